@@ -21,6 +21,7 @@ import (
 	"berth/internal/config"
 	"berth/internal/cri"
 	"berth/internal/limit"
+	"berth/internal/runtime"
 )
 
 // serveCommand is the daemon.
@@ -165,7 +166,9 @@ func serve(ctx context.Context, cfg *config.Config, flags config.Flags, hup <-ch
 		n.supervisor.Stopping("The daemon ends; the pods run on")
 	}
 	unwatch()
+	runtime.Leave(n.driver)
 	g.Stop() // what is under way is cut off: a caller asks the next daemon again
+	runtime.HandOver(n.driver)
 	return errors.Join(err, n.close())
 }
 

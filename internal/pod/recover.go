@@ -111,8 +111,8 @@ func adopt(ctx context.Context, p *pod) error {
 	return err
 }
 
-// vanished reports whether the run directory of a pod is gone with all its processes. A node that is a container has the
-// boot id of its host, which is the same when the node was restarted.
+// vanished reports whether the run directory of a pod is gone with all its processes. A node that is a container has
+// the boot id of its host, which is the same when the node was restarted.
 func vanished(p *pod, r *sandbox.Record) bool {
 	if _, err := os.Lstat(p.cfg.Run(p.id)); !errors.Is(err, fs.ErrNotExist) {
 		return false
@@ -179,12 +179,30 @@ func takeInventory(ctx context.Context, p *pod) error {
 			l.ended(func(c *sandbox.Container) { sandbox.FillExit(c, *found.Exit) })
 		case found.State == runtime.Running && c.State != sandbox.Running:
 			foundRunning(p, c.ID, found.StartedAt)
+		case found.State == runtime.Created && c.State == sandbox.Starting && !c.StopAsked:
+			goOnStarting(p, l)
 		}
 	}
 	if found, ok := inv.Containers[string(p.id)]; p.rec.Load().HasInit() && (!ok || found.State == runtime.Exited) {
 		p.initExited()
 	}
 	return nil
+}
+
+// goOnStarting asks again for a start of which the last daemon did not see the end. The monitor may still work on it,
+// or may not have got it; it lets no process go twice. Else the container would be shown as created while it runs, and
+// one that starts again by itself would wait for somebody to start it.
+func goOnStarting(p *pod, l *container) {
+	if r := p.rec.Load(); r.State != sandbox.Ready || r.StopAsked {
+		return
+	}
+	p.work.background(func(ctx context.Context) {
+		err := l.lane.Do(l.work.ctx, ctx, op.Op{Kind: opCtrStart, Run: l.start})
+		if err != nil && ctx.Err() == nil {
+			l.cfg.Log.Warn("a container could not be started, which an earlier daemon was about to", "pod", p.id, "container",
+				l.id, "error", err)
+		}
+	})
 }
 
 // foundRunning finishes a start that the last daemon did not live to record.

@@ -88,7 +88,7 @@ func (p *pod) due() (at time.Time, wanted map[string]bool) {
 			if c.FinishedAt.After(time.Now()) { // the clock was set back
 				due[last.ID] = time.Now()
 			}
-		case c.State == sandbox.Created && n > 0: // the last daemon made it and did not live to start it
+		case n > 0 && begun(c): // the last daemon made it and did not live to start it, or to see it started
 			due[last.ID] = c.CreatedAt
 		default:
 			continue
@@ -102,6 +102,11 @@ func (p *pod) due() (at time.Time, wanted map[string]bool) {
 		wanted[id] = !p.known.Ready || !t.After(time.Now())
 	}
 	return at, wanted
+}
+
+// begun reports whether a container was made, and perhaps let go, and nobody has stopped it since.
+func begun(c *sandbox.Container) bool {
+	return !c.StopAsked && (c.State == sandbox.Created || c.State == sandbox.Starting)
 }
 
 // errOvertaken says that what was about to start again has been stopped or removed.

@@ -354,6 +354,31 @@ func TestNextDaemon(t *testing.T) {
 	})
 }
 
+// TestNextDaemonOfAStart goes on with a start that the last daemon did not live to see end.
+func TestNextDaemonOfAStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.pod("p", "always")
+		n.fail = func(call string) error {
+			if strings.HasPrefix(call, "start") {
+				n.edit("c1", func(c *sandbox.Container) { c.State = sandbox.Starting })
+				return context.Canceled
+			}
+			return nil
+		}
+		keep(t, n, func() {
+			n.end("c0", 1)
+			time.Sleep(time.Second)
+			n.wantCalls("create c1 in p0 at 0s", "start c1 at 0s")
+		})
+		n.fail = nil
+		keep(t, n, func() {
+			time.Sleep(time.Second)
+			n.wantCalls("start c1 at 1s")
+		})
+	})
+}
+
 // TestStopped leaves what somebody has stopped, before its end, in the pause, and while it is being made.
 func TestStopped(t *testing.T) {
 	stop := func(n *node, id sandbox.ID) { n.edit(id, func(c *sandbox.Container) { c.StopAsked = true }) }

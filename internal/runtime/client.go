@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -236,7 +237,8 @@ type pending struct {
 	op     string
 	id     uint64
 	since  time.Time
-	answer chan answer // it has room for one; closed when the connection is lost
+	answer chan answer  // it has room for one; closed when the connection is lost
+	left   *atomic.Bool // Runtime.left, see Leave; nil where that does not matter
 }
 
 // send writes a request, whose answer is to be awaited; a cancel has none.
@@ -287,6 +289,9 @@ func (w *pending) await(ctx context.Context, c *client) (answer, error) {
 	case a, ok := <-w.answer:
 		return a.of(w.op, ok)
 	case <-ctx.Done():
+	}
+	if goesOn(w.op) && w.left != nil && w.left.Load() {
+		return answer{}, fmt.Errorf("%s: %w: %w", w.op, errLeft, context.Cause(ctx))
 	}
 	if lasting(w.op) {
 		_, _ = c.send(wire.Request{Op: wire.Cancel, Cancels: w.id}, nil)

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -134,6 +135,8 @@ type Runtime struct {
 	cfg    Config
 	links  *links
 	drains *drainer
+	left   atomic.Bool  // see Leave
+	execs  atomic.Int64 // under way
 }
 
 // New makes a Runtime. It starts nothing.
@@ -168,6 +171,7 @@ func (r *Runtime) call(ctx context.Context, pod string, q wire.Request, fds ...*
 		var a answer
 		w, err := c.send(q, fds)
 		if err == nil {
+			w.left = &r.left
 			a, err = w.await(within, c)
 		}
 		done()

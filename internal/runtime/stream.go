@@ -49,22 +49,29 @@ func (c *Config) processFile(pod, ctr string, p *specs.Process) (name string, re
 }
 
 // Exec runs a process in a container and waits for its end. When the timeout passes or ctx ends first, nothing of it is
-// left. The timeout is kept by the monitor, whether this daemon lives or not. A process that it leaves may hold its
-// streams: what that writes is waited for as long as drainTime says, and then thrown away for as long as it lives.
-func (r *Runtime) Exec(ctx context.Context, pod, ctr string, e Exec) (ExecResult, error) {
+// left; after Leave, the end of ctx leaves it to the monitor, which keeps the timeout also without a daemon. A process
+// that it leaves may hold its streams: what that writes is waited for as long as drainTime says, and then thrown away
+// for as long as it lives.
+func (r *Runtime) Exec(ctx context.Context, pod, ctr string, e Exec) (res ExecResult, err error) {
+	r.execs.Add(1)
+	defer r.execs.Add(-1)
 	name, remove, err := r.cfg.processFile(pod, ctr, e.Process)
 	if err != nil {
 		return ExecResult{}, err
 	}
-	defer remove()
+	defer func() {
+		if !errors.Is(err, errLeft) { // then its runtime may read the file yet, and the monitor removes it
+			remove()
+		}
+	}()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return ExecResult{}, err
 	}
 	defer null.Close()
 	fds, outlets := []*os.File{null}, []*outlet{}
-	finish := func() (err error) {
-		deadline := time.Now().Add(drainTime)
+	finish := func(wait time.Duration) (err error) {
+		deadline := time.Now().Add(wait)
 		var held []*os.File
 		for _, o := range outlets {
 			f, e := o.finish(deadline)
@@ -80,13 +87,17 @@ func (r *Runtime) Exec(ctx context.Context, pod, ctr string, e Exec) (ExecResult
 		}
 		o, err := newOutlet(w)
 		if err != nil {
-			return ExecResult{}, errors.Join(fmt.Errorf("exec: %w", err), finish())
+			return ExecResult{}, errors.Join(fmt.Errorf("exec: %w", err), finish(drainTime))
 		}
 		fds, outlets = append(fds, o.theirs), append(outlets, o)
 	}
 	q := wire.Request{Op: wire.Exec, Container: ctr, Process: name, Timeout: e.Timeout.Milliseconds()}
 	reply, err := r.call(ctx, pod, q, fds...)
-	lost := finish()
+	wait := drainTime
+	if errors.Is(err, errLeft) { // its output is the monitor's to read now
+		wait = 0
+	}
+	lost := finish(wait)
 	if err != nil {
 		return ExecResult{}, err
 	}

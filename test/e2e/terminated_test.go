@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/test/node"
 	"berth/test/timeouts"
 )
 
@@ -88,6 +91,67 @@ func TestTerminatedWithAllOpen(t *testing.T) {
 		}
 		r.wantText("exec", c.exec("echo", "hi"), "hi")
 	})
+}
+
+// TestTerminatedInAStart ends a daemon in the middle of a start and of an exec, as an upgrade does in a preStop hook:
+// both come to their end, and what the exec writes meanwhile does not end it. An exec whose caller goes away is killed.
+func TestTerminatedInAStart(t *testing.T) {
+	for _, runtime := range runtimes() {
+		t.Run(runtime, func(t *testing.T) {
+			t.Parallel()
+			program, err := exec.LookPath(runtime)
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir := t.TempDir()
+			r := ownNode(t, node.Options{Runtime: runtime, Tables: fmt.Sprintf("[runtimes.slow]\npath = %q\n", dir+"/slow")})
+			r.script(dir, "slow", "case \"$*\" in *\" start \"*) [ -e $0.begin ] && { : >$0.here; sleep 2; };; esac\n"+
+				"exec "+program+" \"$@\"")
+			r.pull("busybox:latest")
+			p := r.podOf("slow")
+			main := p.start(busybox("main", "sleep 1000"))
+
+			caller, goAway := context.WithCancel(ctx())
+			gone := make(chan error, 1)
+			go func() {
+				_, _, err := r.n.Runtime.ExecSync(caller, main.cid, sh("sleep 4201; touch /tmp/gone"), 0)
+				gone <- err
+			}()
+			r.eventually("the exec runs", func() bool { return len(processesIn(main.cid, "sleep 4201")) > 0 })
+			goAway()
+			if err := <-gone; err == nil {
+				t.Error("the exec whose caller went away succeeded")
+			}
+			r.eventually("the exec whose caller went away is killed", func() bool {
+				return len(processesIn(main.cid, "sleep 4201")) == 0
+			})
+
+			hook := make(chan error, 1)
+			go func() {
+				_, _, err := main.tryExec(0, "echo begun; sleep 4; echo goes on; sleep 0.2; touch /tmp/done")
+				hook <- err
+			}()
+			r.eventually("the hook runs", func() bool { return len(processesIn(main.cid, "goes on")) > 0 })
+			r.ok(os.WriteFile(dir+"/slow.begin", nil, 0o644))
+			c := p.create(busybox("begins", "echo up; sleep 1000"))
+			start := make(chan error, 1)
+			go func() { start <- r.n.Runtime.StartContainer(ctx(), c.cid) }()
+			r.eventually("the start is under way", func() bool { _, err := os.Stat(dir + "/slow.here"); return err == nil })
+			r.ok(r.n.Stop())
+			for what, ended := range map[string]chan error{"hook": hook, "start": start} {
+				if err := <-ended; err == nil {
+					t.Errorf("the %s has ended before its daemon: this shows nothing", what)
+				}
+			}
+			r.ok(r.n.Start())
+			r.eventually("the container runs", func() bool { return c.status().State == v1.ContainerState_CONTAINER_RUNNING })
+			c.logged("up")
+			r.eventually("the hook comes to its end", func() bool {
+				out, _, err := main.tryExec(timeouts.For(5*time.Second), "ls /tmp")
+				return err == nil && out == "done\n"
+			})
+		})
+	}
 }
 
 // hold opens a connection to the server of an address, says text on it and leaves it open until the test is over. What
