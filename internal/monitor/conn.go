@@ -229,9 +229,9 @@ func (c *conn) handleContainer(
 	case wire.KillAll:
 		return nil, ctr.first().kill()
 	case wire.Exec, wire.Session:
-		if r.Op == wire.Session {
+		if grace := aloneTime(r); grace > 0 {
 			var end func()
-			ctx, end = c.clientLifetime(ctx)
+			ctx, end = c.clientLifetime(ctx, grace)
 			defer end()
 		}
 		reply.Code, err = runExec(ctx, ctr, r.Process, r.Console, stdio(fds))
@@ -256,11 +256,27 @@ func (c *conn) handleContainer(
 	return nil, fmt.Errorf("this monitor does not know %q", r.Op)
 }
 
-// hangupGrace is how long a session may go on once its client has gone: a shell writes its history.
-const hangupGrace = 10 * time.Second
+// hangupGrace is how long a session may go on once its client has gone: a shell writes its history. execGrace is the
+// same for an exec without a timeout, such as a kubelet's hook, whose daemon has gone: its caller cannot end it any
+// more, and it is not to go on for ever.
+const (
+	hangupGrace = 10 * time.Second
+	execGrace   = time.Hour
+)
 
-// clientLifetime returns a context that ends a while after the connection, and the function that releases it.
-func (c *conn) clientLifetime(ctx context.Context) (context.Context, func()) {
+// aloneTime is how long a process may go on once the connection is lost, 0 where its own timeout ends it.
+func aloneTime(r *wire.Request) time.Duration {
+	switch {
+	case r.Op == wire.Session:
+		return hangupGrace
+	case r.Timeout <= 0:
+		return execGrace
+	}
+	return 0
+}
+
+// clientLifetime returns a context that ends so long after the connection, and the function that releases it.
+func (c *conn) clientLifetime(ctx context.Context, grace time.Duration) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
 		select {
@@ -269,7 +285,7 @@ func (c *conn) clientLifetime(ctx context.Context) (context.Context, func()) {
 			return
 		}
 		select {
-		case <-time.After(hangupGrace):
+		case <-time.After(grace):
 			cancel(errors.New("nobody is at its streams any more"))
 		case <-ctx.Done():
 		}

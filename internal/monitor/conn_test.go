@@ -3,6 +3,7 @@ package monitor
 import (
 	"os"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -72,5 +73,37 @@ func TestShutdownIsAnswered(t *testing.T) {
 	}
 	if err != nil || r.ID != 1 || r.Error != "" {
 		t.Errorf("the answer: %+v, %v", r, err)
+	}
+}
+
+// TestAloneTime has the connections of execs be lost: one with a timeout has that, one without an hour, and a session
+// ten seconds.
+func TestAloneTime(t *testing.T) {
+	for _, c := range []struct {
+		r    wire.Request
+		want time.Duration
+	}{
+		{wire.Request{Op: wire.Exec, Timeout: 1}, 0},
+		{wire.Request{Op: wire.Exec}, time.Hour},
+		{wire.Request{Op: wire.Session}, 10 * time.Second},
+	} {
+		grace := aloneTime(&c.r)
+		if grace != c.want {
+			t.Errorf("%+v may go on for %v, want %v", c.r, grace, c.want)
+		}
+		synctest.Test(t, func(t *testing.T) {
+			began, conn := time.Now(), &conn{gone: make(chan struct{})}
+			ctx, end := conn.clientLifetime(t.Context(), grace)
+			defer end()
+			time.Sleep(24 * time.Hour)
+			if ctx.Err() != nil {
+				t.Error("it is ended while its daemon lives")
+			}
+			close(conn.gone)
+			<-ctx.Done()
+			if d := time.Since(began) - 24*time.Hour; d != grace {
+				t.Errorf("it is ended after %v, want %v", d, grace)
+			}
+		})
 	}
 }
