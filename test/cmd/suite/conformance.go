@@ -4,26 +4,49 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 
 	"berth/test/conformance"
 	"berth/test/node"
 )
 
-// conform runs the node tests of Kubernetes with each runtime, or with that of BERTH_TEST_RUNTIME. A spec that does
-// not end as it is known to is a failure.
-func conform(t *tally, args ...string) {
+// conform runs the node tests of Kubernetes with each runtime, or with that of BERTH_TEST_RUNTIME: one after the other,
+// or beside each other, which they can since each run has namespaces of its own. A spec that does not end as it is known
+// to is a failure.
+func conform(t *tally, beside bool, args ...string) {
 	failed := t.failed
 	if t.command("go", "build", "-o", "bin/conformance", "./test/cmd/conformance"); t.failed > failed {
 		return
 	}
-	for _, runtime := range conformed() {
-		if err := conformWith(t, runtime, args); err != nil {
-			t.fail("conformance with "+runtime, err.Error())
+	runs := make([]conformanceRun, len(conformed()))
+	var all sync.WaitGroup
+	for i, runtime := range conformed() {
+		all.Go(func() { runs[i] = conformWith(t.out, runtime, args) })
+		if !beside {
+			all.Wait()
 		}
 	}
+	all.Wait()
+	for _, r := range runs {
+		t.passed += len(r.Passed) + len(r.Known)
+		for _, d := range r.Differences {
+			t.fail(r.runtime+": "+d.Spec, d.What)
+		}
+		if r.err != nil {
+			t.fail("conformance with "+r.runtime, r.err.Error())
+		}
+	}
+}
+
+// conformanceRun is what became of the node tests with one runtime.
+type conformanceRun struct {
+	conformance.Outcome
+	runtime string
+	err     error // beside what differs
 }
 
 // conformed are the runtimes that are looked at.
@@ -46,34 +69,30 @@ func knowNames(t *tally) {
 	}
 }
 
-// conformWith counts what one run tells, while it prints it.
-func conformWith(t *tally, runtime string, args []string) error {
+// conformWith runs the node tests with one runtime. What it tells meanwhile goes to out.
+func conformWith(out io.Writer, runtime string, args []string) (r conformanceRun) {
+	r.runtime = runtime
 	results, err := filepath.Abs("bin/conformance-results/" + runtime)
 	if err != nil {
-		return err
+		r.err = err
+		return r
 	}
 	file := filepath.Join(results, conformance.OutcomeFile)
 	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+		r.err = err
+		return r
 	}
 	args = append([]string{"-q", "-runtime=" + runtime, "-results=" + results}, args...)
 	cmd := exec.Command("bin/conformance", args...)
-	cmd.Stdout, cmd.Stderr = t.out, t.out
+	cmd.Stdout, cmd.Stderr = out, out
 	ended := cmd.Run()
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return fmt.Errorf("it came to no outcome: %w", errors.Join(ended, err))
+		r.err = fmt.Errorf("it came to no outcome: %w", errors.Join(ended, err))
+		return r
 	}
-	var o conformance.Outcome
-	if err := json.Unmarshal(text, &o); err != nil {
-		return err
+	if r.err = json.Unmarshal(text, &r.Outcome); r.err == nil && len(r.Differences) == 0 {
+		r.err = ended
 	}
-	t.passed += len(o.Passed) + len(o.Known)
-	for _, d := range o.Differences {
-		t.fail(runtime+": "+d.Spec, d.What)
-	}
-	if ended != nil && len(o.Differences) == 0 {
-		return ended
-	}
-	return nil
+	return r
 }

@@ -25,13 +25,12 @@ import (
 // all. It is what the development machine cannot show, since that has no systemd, no cgroup v2 and no AppArmor: the
 // packages that speak to them, and of the tests end to end those in which they take part (vmSubset). The rest
 // runs here with `make test-vm-all`: what asks nothing of the machine that `make test` does not give it, the other
-// cgroup driver on cgroup v2, and ReadOnlyDisk.
+// cgroup driver on cgroup v2, ReadOnlyDisk, and what a monitor takes of a kernel that gives huge pages to everybody.
 var vmUsual = []vm.Test{
 	{Package: "internal/cgroup", Env: []string{installed.Env}},
 	{Package: "internal/systemd"}, {Package: "internal/apparmor"},
 	// Quotas of projects.
 	{Package: "internal/rootfs", Run: "^Test.*(Project|Quota)"}, {Package: "internal/pod", Run: "^TestQuota"},
-	{Package: "internal/runtime", Run: "^TestMemory$"}, // the machine's kernel gives huge pages to everybody
 	{Package: "test/e2e", Run: pattern(vmSubset), Env: []string{"BERTH_TEST_RUNTIME=crun"}, Flags: atOnce},
 }
 
