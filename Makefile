@@ -84,7 +84,7 @@ test-vm-all: ## the same with everything (hours without KVM)
 	@$(MAKE) --no-print-directory build fault bin/suite
 	@$(SUITE) dist vm-packages vm-crun vm-runc vm-cgroupfs vm-crash vm-chaos vm-selinux vm-oldest vm-earlier vm-node vm-move vm-conformance
 
-conformance-smoke: ## some sixty of Kubernetes' node tests, with both runtimes (root, under six minutes with each when all is built)
+conformance-smoke: ## some sixty of Kubernetes' node tests, with both runtimes beside each other (root, five minutes when all is built)
 	@hack/setup conformance
 	@$(MAKE) --no-print-directory build bin/suite
 	@$(SUITE) conformance-smoke

@@ -15,8 +15,8 @@ import (
 )
 
 // conform runs the node tests of Kubernetes with each runtime, or with that of BERTH_TEST_RUNTIME: one after the other,
-// or beside each other, which they can since each run has namespaces of its own. A spec that does not end as it is known
-// to is a failure.
+// or beside each other, which they can since each run has namespaces of its own. A spec that does not end as it is
+// known to is a failure.
 func conform(t *tally, beside bool, args ...string) {
 	failed := t.failed
 	if t.command("go", "build", "-o", "bin/conformance", "./test/cmd/conformance"); t.failed > failed {

@@ -76,7 +76,10 @@ var sections = []section{
 	{"vm-earlier", "in a virtual machine with the kernel of the release of Debian before", func(t *tally) {
 		virtualWith(t, vm.PrepareEarlier, "vm-earlier", vmEarlier, 2*time.Hour)
 	}},
-	{"conformance-smoke", "Kubernetes' node tests, a selection", func(t *tally) { conform(t, true, "-smoke"); knowNames(t) }},
+	{"conformance-smoke", "Kubernetes' node tests, a selection", func(t *tally) {
+		conform(t, true, "-smoke")
+		knowNames(t)
+	}},
 	{"conformance", "Kubernetes' node tests", func(t *tally) { conform(t, false, "-record=docs/conformance.md") }},
 	{"soak", "crash matrix: every point, scenario and occurrence; random strikes with fresh seeds", func(t *tally) {
 		_ = os.Setenv("BERTH_SOAK", "1")
