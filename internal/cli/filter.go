@@ -24,12 +24,10 @@ type filter struct {
 	named []*regexp.Regexp
 }
 
-// anyOf are values of one key, of which one has to match. Without any, and with an empty one, everything does.
+// anyOf are values of one key, of which one has to match. Without any everything does.
 type anyOf []string
 
-func (a anyOf) has(match func(string) bool) bool {
-	return len(a) == 0 || slices.ContainsFunc(a, func(want string) bool { return want == "" || match(want) })
-}
+func (a anyOf) has(match func(string) bool) bool { return len(a) == 0 || slices.ContainsFunc(a, match) }
 
 func (a anyOf) is(value string) bool { return a.has(func(want string) bool { return want == value }) }
 
@@ -79,7 +77,7 @@ func (l *listing) shown(id string) string {
 	return short(id)
 }
 
-// read takes up --filter and checks what was said.
+// read takes up --filter and checks what was said. An empty value says nothing.
 func (f *filter) read() error {
 	for _, text := range f.texts {
 		key, value, ok := strings.Cut(text, "=")
@@ -96,6 +94,9 @@ func (f *filter) read() error {
 		default:
 			*to = append(*to, value)
 		}
+	}
+	for _, of := range []*anyOf{&f.id, &f.state, &f.image, &f.pod, &f.namespace, &f.name, &f.exited} {
+		*of = slices.DeleteFunc(*of, func(value string) bool { return value == "" })
 	}
 	for _, name := range f.name {
 		named, err := regexp.Compile(name)

@@ -59,6 +59,7 @@ func TestFilters(t *testing.T) {
 		"ps -a --image ee1 --image nginx":       "c1 c2",
 		"ps -f label=tier -f label=other":       "",
 		"ps -f namespace= -f name=":             "c2 c3",
+		"ps -f exited= -f status=":              "c2 c3",
 		"pods -f id=aa11 -f id=aa22":            "aa11 aa22",
 		"pods":                                  "aa11 aa22",
 		"pods --namespace prod":                 "aa22",

@@ -44,7 +44,7 @@ func (a *app) psCommand() *cobra.Command {
 
 // running asks for what runs alone, where nothing else is listed.
 func (l *listing) running() *runtimeapi.ContainerFilter {
-	if l.all || l.latest || l.last > 0 || l.state != nil || l.exited != nil {
+	if l.all || l.latest || l.last > 0 || len(l.state) > 0 || len(l.exited) > 0 {
 		return nil
 	}
 	return &runtimeapi.ContainerFilter{
@@ -71,13 +71,13 @@ func ps(cmd *cobra.Command, c *client, l *listing) error {
 		return !l.container(i,
 			byID[i.GetPodSandboxId()])
 	})
-	if l.exited == nil {
+	if len(l.exited) == 0 {
 		list = cut(l, list)
 	}
-	if *l.format == formatJSON && l.exited == nil {
+	if *l.format == formatJSON && len(l.exited) == 0 {
 		return printProto(stdout(cmd), &runtimeapi.ListContainersResponse{Containers: list})
 	}
-	if l.quiet && l.exited == nil {
+	if l.quiet && len(l.exited) == 0 {
 		return printIDs(cmd, l, list)
 	}
 	return psTable(cmd, c, l, list, byID)
