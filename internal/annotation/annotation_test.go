@@ -52,7 +52,7 @@ func TestValues(t *testing.T) {
 		"an address that is none": {asks{KeyIPs: "10.9.8.7,"}, func(a asks) (any, error) { return IPs(a) }, nil, "IP"},
 		"removed":                 {asks{KeyRemove: "true"}, remove, AtEnd, ""},
 		"not removed":             {asks{KeyRemove: "false"}, remove, Stays, ""},
-		"removed later":           {asks{KeyRemove: "later"}, remove, AfterIt, ""},
+		"removed later":           {asks{KeyRemove: "later"}, remove, Later, ""},
 		"nothing of a removal":    {nil, remove, Stays, ""},
 		"no word for it":          {asks{KeyRemove: "1"}, remove, nil, "there is true, later and false"},
 		"a hardware address":      {asks{KeyMAC: "02:00:00:00:00:01"}, mac, "02:00:00:00:00:01", ""},

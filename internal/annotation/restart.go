@@ -70,9 +70,9 @@ type Removal string
 
 // The removals that there are.
 const (
-	Stays   Removal = "false"
-	AtEnd   Removal = "true"
-	AfterIt Removal = "later" // than whoever ran it in the foreground would have removed it
+	Stays Removal = "false"
+	AtEnd Removal = "true"
+	Later Removal = "later" // than whoever ran it in the foreground would have removed it
 )
 
 // Remove says when a container is removed.
@@ -81,7 +81,7 @@ func Remove(all map[string]string) (Removal, error) {
 	switch r := Removal(value); {
 	case !asked:
 		return Stays, nil
-	case r == Stays || r == AtEnd || r == AfterIt:
+	case r == Stays || r == AtEnd || r == Later:
 		return r, nil
 	}
 	return Stays, invalid(KeyRemove, value, errRemove)

@@ -274,7 +274,7 @@ func (o *runOptions) container(img string, n *runtimeapi.NamespaceOption) (*runt
 	case o.remove && o.detach: // the daemon does it
 		cfg.Annotations[annotation.KeyRemove] = string(annotation.AtEnd)
 	case o.remove: // and here where this command is left, or killed
-		cfg.Annotations[annotation.KeyRemove] = string(annotation.AfterIt)
+		cfg.Annotations[annotation.KeyRemove] = string(annotation.Later)
 	}
 	if err := o.volumes.apply(cfg); err != nil {
 		return nil, err

@@ -170,7 +170,7 @@ func TestRunIsLeft(t *testing.T) {
 	p.types("\x10\x11")
 	p.ends(0)
 	p.sees("berth attach shell comes back to it, berth rm -f shell ends it")
-	if _, ctr := d.onlyRequest(t); ctr.Annotations[annotation.KeyRemove] != string(annotation.AfterIt) {
+	if _, ctr := d.onlyRequest(t); ctr.Annotations[annotation.KeyRemove] != string(annotation.Later) {
 		t.Errorf("nobody removes it at its end: %v", ctr.Annotations)
 	}
 	for in := range heard {

@@ -35,7 +35,7 @@ func (p *pod) over() (containers []string, whole bool, later time.Time) {
 			continue
 		}
 		now, at := time.Now(), known.FinishedAt
-		if when == annotation.AfterIt {
+		if when == annotation.Later {
 			at = at.Add(leftDelay - removeDelay)
 		}
 		if at.After(now) && !known.FinishedAt.After(now) { // else the clock was set back
