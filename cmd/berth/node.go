@@ -388,10 +388,10 @@ func (n *node) recover(ready func()) {
 	n.background.run(n.driver.Watch)
 	n.background.run(func(ctx context.Context) { keepRestarting(ctx, n.pods, adopted, n.log) })
 	n.background.run(func(ctx context.Context) { boundMemory(ctx, n.memory, n.cfg.Limits.Memory, adopted) })
-	n.background.run(func(context.Context) {
+	n.background.run(func(ctx context.Context) {
 		<-adopted
 		n.timeline.Mark("adopt")
-		if err := n.images.Sweep(context.Background()); err != nil {
+		if err := n.images.Sweep(ctx); err != nil && ctx.Err() == nil {
 			n.log.Warn("sweep of unused layers is not complete; the next start tries again", "error", err)
 		}
 		n.preload.start()

@@ -72,5 +72,16 @@ var kinds = []Kind{
 	unknown,
 }
 
+// Lacking reports whether err says what the machine or the daemon lacks now: space, memory, descriptors or processes. It
+// says nothing of what was worked on, and the same work may succeed later.
+func Lacking(err error) bool {
+	if err == nil {
+		return false
+	}
+	k := KindOf(err)
+	_, errno := k.Err.(syscall.Errno)
+	return errno && k.Code == codes.ResourceExhausted
+}
+
 // unknown is the kind of errors that nothing marks.
 var unknown = Kind{Err: errdefs.ErrUnknown, Name: "Unknown", Code: codes.Unknown, Exit: ExitFailure}

@@ -142,12 +142,62 @@ func TestNameForADurableImage(t *testing.T) {
 	}
 	pull(t, s, host+"/a:v2")
 	push(t, host+"/a:v1", imageOf(t, gz(t, file("c", "1"))))
-	pull(t, s, host+"/a:v1") // the tag leaves the image
+	second := pull(t, s, host+"/a:v1") // the tag leaves the image
+	if img, ok := s.Get(host + "/a:v1"); !ok || img.ID != second.ID {
+		t.Errorf("the tag leads to %s", img.ID)
+	}
 	_ = s.Close()
 	s = open(t, root, func(c *Config) { c.BootID = "two" })
-	got, ok := s.Get(first.ID)
-	if !ok || fmt.Sprint(got.RepoTags) != "["+host+"/a:v2]" || len(s.List()) != 1 {
+	got, ok := s.Get(first.ID) // which has its tag again: that was on the disk, and the other image was not
+	if !ok || fmt.Sprint(got.RepoTags) != fmt.Sprintf("[%s/a:v1 %s/a:v2]", host, host) || len(s.List()) != 1 {
 		t.Errorf("after another boot: %v %+v, %d images", ok, got, len(s.List()))
+	}
+	sound(t, s)
+}
+
+// TestTagLeavesTheDisk has a tag move to an image that is not durable yet. The disk leaves it with the image before,
+// until it has the new one: a daemon that starts again before or after that knows the new one by it, and once that is
+// removed, no image has the tag.
+func TestTagLeavesTheDisk(t *testing.T) {
+	t.Parallel()
+	host := startRegistry(t, "")
+	tag := host + "/a:v1"
+	push(t, tag, imageOf(t, gz(t, file("a", "1"))))
+	root := t.TempDir()
+	s := open(t, root, func(c *Config) { c.BootID = "one" })
+	first := pull(t, s, tag)
+	durable(t, s)
+	push(t, tag, imageOf(t, gz(t, file("b", "1"))))
+	_ = s.Close()
+	s = still(t, root, "one")
+	second := pull(t, s, tag)
+	onDisk := func() []string {
+		var rec catalog.ImageRecord
+		if _, err := catalog.ImageKind.Read(s.disk.RecordPath(first.ID), &rec); err != nil {
+			t.Fatal(err)
+		}
+		return rec.Tags
+	}
+	for range 2 {
+		if img, _ := s.Get(tag); img.ID != second.ID || len(onDisk()) != 1 {
+			t.Errorf("%s leads to %s, and the first image has %v on the disk", tag, img.ID, onDisk())
+		}
+		_ = s.Close()
+		s = still(t, root, "one")
+	}
+	if err := s.syncer.SyncOnce(); err != nil {
+		t.Fatal(err)
+	}
+	if img, _ := s.Get(tag); img.ID != second.ID || !img.Durable || len(onDisk()) != 0 {
+		t.Errorf("%s leads to %s, and the first image has %v on the disk", tag, img.ID, onDisk())
+	}
+	if err := s.Remove(t.Context(), second.ID); err != nil {
+		t.Fatal(err)
+	}
+	_ = s.Close()
+	s = open(t, root, func(c *Config) { c.BootID = "one" })
+	if img, ok := s.Get(tag); ok {
+		t.Errorf("%s leads to %s after its image was removed", tag, img.ID)
 	}
 	sound(t, s)
 }

@@ -2,6 +2,7 @@ package image
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/containerd/errdefs"
@@ -54,7 +55,14 @@ func unite(
 	}
 	for n, id := range ids {
 		rec.Layers[n].ID = id
-		rec.Anew = rec.Anew || differ[n] && !keepsTar(ctx, s, old.Layers[n])
+		if !differ[n] {
+			continue
+		}
+		kept, err := keepsTar(ctx, s, old.Layers[n])
+		if err != nil {
+			return done, fmt.Errorf("compare layer %s with the one that the node has: %w", rec.Layers[n].Blob, err)
+		}
+		rec.Anew = rec.Anew || !kept
 	}
 	return done, nil
 }
@@ -76,20 +84,34 @@ func digestedHere(i *catalog.Index, id string) bool {
 	return i.Has(id) && isByTar(id) && i.Layer(id).Blob == ""
 }
 
-// keepsTar reports whether the tar that a layer keeps has the diff id that an image has for it.
-func keepsTar(ctx context.Context, s *pipeline, ref catalog.LayerRef) bool {
+// keepsTar reports whether the tar that a layer keeps has the diff id that an image has for it. It returns an error when
+// that cannot be told now: the caller has left, or the daemon lacks descriptors or memory. A layer that is damaged does
+// not keep its tar.
+func keepsTar(ctx context.Context, s *pipeline, ref catalog.LayerRef) (bool, error) {
 	if digestedHere(s.catalog.Snapshot(), ref.ID) {
-		return true
+		return true, nil
 	}
-	t, err := openTar(ctx, s.disk.LayerDir(ref.ID))
+	sum, err := digestOfTar(ctx, s.disk.LayerDir(ref.ID), ref.DiffID.Algorithm())
+	switch {
+	case ctx.Err() != nil:
+		return false, ctx.Err()
+	case fail.Lacking(err):
+		return false, err
+	case err != nil:
+		reportDamage(ctx, s.catalog, ref.ID, err)
+	case sum != ref.DiffID:
+		err := fail.New(errdefs.ErrDataLoss, "its tar is not the one of its diff id")
+		reportDamage(ctx, s.catalog, ref.ID, err)
+	}
+	return err == nil && sum == ref.DiffID, nil
+}
+
+// digestOfTar is the digest of the tar that is put together again from a layer.
+func digestOfTar(ctx context.Context, dir string, algorithm digest.Algorithm) (digest.Digest, error) {
+	t, err := openTar(ctx, dir)
 	if err != nil {
-		return false
+		return "", err
 	}
 	defer t.Close()
-	sum, err := ref.DiffID.Algorithm().FromReader(t)
-	if err == nil && sum == ref.DiffID {
-		return true
-	}
-	reportDamage(ctx, s.catalog, ref.ID, fail.New(errdefs.ErrDataLoss, "its tar is not the one of its diff id"))
-	return false
+	return algorithm.FromReader(t)
 }

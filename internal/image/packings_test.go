@@ -1,6 +1,8 @@
 package image
 
 import (
+	"context"
+	"encoding/binary"
 	"errors"
 	"os"
 	"path/filepath"
@@ -9,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 )
 
 // packings are one image three times: its layers with gzip, with zstd, and as they are.
@@ -77,6 +80,45 @@ func TestPackings(t *testing.T) {
 			isGood(t, s, img.ID, names...)
 		})
 	}
+}
+
+// onOpen calls do when somebody opens a file for the first time, who waits for that.
+func onOpen(t *testing.T, path string, do func()) {
+	t.Helper()
+	fd, err := unix.FanotifyInit(unix.FAN_CLASS_CONTENT|unix.FAN_CLOEXEC|unix.FAN_NONBLOCK, unix.O_RDONLY)
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := os.NewFile(uintptr(fd), "fanotify")
+	t.Cleanup(func() { _ = events.Close() })
+	if err := unix.FanotifyMark(fd, unix.FAN_MARK_ADD, unix.FAN_OPEN_PERM, unix.AT_FDCWD, path); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		var event unix.FanotifyEventMetadata
+		for binary.Read(events, binary.NativeEndian, &event) == nil {
+			do()
+			answer := unix.FanotifyResponse{Fd: event.Fd, Response: unix.FAN_ALLOW}
+			_ = binary.Write(events, binary.NativeEndian, answer)
+			_ = unix.Close(int(event.Fd))
+		}
+	}()
+}
+
+// TestPackingsWithoutTheirCaller has the caller of a pull leave while the daemon compares the layers of another packing
+// with those that it has: the image keeps its names.
+func TestPackingsWithoutTheirCaller(t *testing.T) {
+	f := blobServer(t)
+	packings(t, f)
+	s := open(t, t.TempDir())
+	img := pull(t, s, f.host+"/gzip:gzip")
+	ctx, cancel := context.WithCancel(t.Context())
+	onOpen(t, filepath.Join(s.disk.LayerFS(img.Layers[0]), "d/a"), cancel)
+	if _, err := s.Pull(ctx, PullRequest{Reference: f.host + "/zstd:zstd"}); kindOf(err) != context.Canceled {
+		t.Errorf("pulled for a caller who has left: %v", err)
+	}
+	isGood(t, s, img.ID, f.host+"/gzip:gzip", img.ID)
+	sound(t, s)
 }
 
 // spoil has the layer of an image be another one than its tar says, as if what unpacked it had lied: the manifest

@@ -144,6 +144,9 @@ func Open(cfg Config) (*Store, error) {
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.work.Go(func() {
 		for _, discard := range left {
+			if s.ctx.Err() != nil {
+				return // the next Open goes on
+			}
 			discard()
 		}
 	})
@@ -153,17 +156,23 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// landing is how long Close waits for fetches that it has ended. It is short, so that a restart of the daemon does not
-// wait until all files of a large layer are removed.
+// landing is how long Close waits for work that it has ended. It is short, so that a restart of the daemon does not wait
+// until all files of large layers are removed, or a disk has taken all that was written.
 const landing = 5 * time.Second
 
 // Close ends all work in the background. When it returns, that work no longer touches the disk, except the removal of
-// files that takes longer than a few seconds; the next Open finishes that. Calls that have not returned get an error.
+// files and a sync of the disk that take longer than a few seconds; the next Open finishes that. Calls that have not
+// returned get an error.
 func (s *Store) Close() error {
 	s.stop()
-	s.work.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), landing)
 	defer cancel()
+	over := make(chan struct{})
+	go func() { s.work.Wait(); close(over) }()
+	select {
+	case <-over:
+	case <-ctx.Done():
+	}
 	s.pipeline.configs.land(ctx)
 	s.pipeline.proving.land(ctx)
 	s.pipeline.layers.land(ctx)

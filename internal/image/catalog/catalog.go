@@ -107,22 +107,37 @@ func (c *Catalog) Owners(layerID string) []*ImageRecord {
 // KeepLayer makes a layer that was described in dir part of the store, unless the very same is there. It is held for
 // the caller, whose dir is gone then.
 func (c *Catalog) KeepLayer(dir string, discard func(), rec LayerRecord) (id string, release func(), err error) {
+	release, err = c.hold(dir, rec)
+	if err != nil {
+		return "", nil, err
+	}
+	discard() // what is left of the directory, which is a whole layer when the very same was there; and its name
+	return rec.ID, release, nil
+}
+
+// hold holds a layer, after it has put it in its place when it was not there.
+func (c *Catalog) hold(dir string, rec LayerRecord) (release func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.inv.present[rec.ID] == nil {
 		if err := placeLocked(c, dir, rec); err != nil {
-			return "", nil, err
+			return nil, err
 		}
 	}
-	discard() // what is left of the directory, and its name
 	release, _ = c.Leases.Hold(rec.ID)
-	return rec.ID, release, nil
+	return release, nil
 }
 
 // placeLocked renames a layer into use. A directory in its place is one whose record could not be read. It is put
 // aside, not deleted: a container may have it mounted.
 func placeLocked(c *Catalog, dir string, rec LayerRecord) error {
 	final := c.disk.LayerDir(rec.ID)
+	if c.disk.failedSince(dir) {
+		rec.Doubtful = true
+		if err := Describe(dir, rec); err != nil {
+			return err
+		}
+	}
 	if _, err := os.Lstat(final); err == nil {
 		if err := At("pull.replace", func() error { return keepAside(c.disk, rec.ID) }); err != nil {
 			return err
@@ -189,7 +204,7 @@ func putLocked(c *Catalog, e *edit) error {
 	path := c.disk.RecordPath(e.rec.ID)
 	c.inv.putImage(e.rec.slim())
 	delete(c.unread, path)
-	if !e.idle() {
+	if !e.later && !e.idle() {
 		c.dirty(path)
 	}
 	return nil
@@ -212,6 +227,7 @@ func (c *Catalog) Forget(refOrID string) (there bool, err error) {
 		delete(c.unread, path)
 		c.dirty(path)
 		c.inv.publish()
+		c.changed() // others may keep its tags on the disk
 		return nil
 	})
 }
@@ -230,6 +246,13 @@ func (c *Catalog) TakeFreed() bool {
 	freed := c.inv.freed
 	c.inv.freed = false
 	return freed
+}
+
+// putFreed has TakeFreed report them once more: the sweep for them has failed.
+func (c *Catalog) putFreed() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.inv.freed = true
 }
 
 // unlink takes dead layers out of use; discarding them is the slow part and needs no lock.
@@ -276,31 +299,31 @@ func (c *Catalog) Unreadable() []Finding {
 	return out
 }
 
-// removeUnread removes what cannot be read, unless a container uses it. inUse is as unlink has it.
-func (c *Catalog) removeUnread(f Finding, inUse map[string]struct{}, whole bool) error {
+// removeUnread takes what cannot be read out of use, unless a container uses it. inUse is as unlink has it. discard
+// removes the rest; it is the slow part and needs no lock.
+func (c *Catalog) removeUnread(f Finding, inUse map[string]struct{}, whole bool) (discard func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	discard = func() {}
 	if _, still := c.unread[f.Path]; !still {
-		return nil // a pull has put what can be read there
+		return discard, nil // a pull has put what can be read there
 	}
 	if f.Layer != "" {
 		if _, busy := inUse[f.Layer]; busy || !whole {
-			return errInUse
+			return nil, errInUse
 		}
-		var discard func()
 		err := At("repair.unread", func() (err error) { discard, err = c.disk.setAside(f.Layer); return err })
 		if err != nil {
-			return err
+			return nil, err
 		}
-		defer discard()
 	} else {
 		err := At("repair.record", func() error { return os.Remove(f.Path) })
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+			return nil, err
 		}
 	}
 	delete(c.unread, f.Path)
-	return nil
+	return discard, nil
 }
 
 var errInUse = errors.New("containers use it: remove them first, then check again")
@@ -312,14 +335,14 @@ func (c *Catalog) unsynced() ([]*ImageRecord, []*layerState) {
 	return unsyncedOf(c.inv)
 }
 
-// doubtLayers marks layers so that they never become durable. Another boot drops them.
-func (c *Catalog) doubtLayers(layers []*layerState) {
+// doubtLayers marks all layers that are not durable, so that they never become so. Another boot drops them. Those that
+// are being unpacked now are marked when they are placed.
+func (c *Catalog) doubtLayers() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.disk.failures.Add(1)
+	_, layers := unsyncedOf(c.inv)
 	for _, l := range layers {
-		if c.inv.present[l.ID] != l {
-			continue
-		}
 		l.Doubtful = true
 		c.inv.putLayer(l)
 		if err := layerKind.Write(c.disk.LayerRecordPath(l.ID), l.LayerRecord); err != nil {

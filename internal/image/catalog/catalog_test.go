@@ -83,6 +83,16 @@ func sweeperOf(c *Catalog, used ...string) *Sweeper {
 	return &Sweeper{Catalog: c, InUse: func() (map[string]struct{}, bool) { return memberSet(used), true }}
 }
 
+// waitFor waits until done reports true.
+func waitFor(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(timeouts.For(20 * time.Second)); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited too long for %s", what)
+		}
+	}
+}
+
 func layersThere(t *testing.T, c *Catalog) int {
 	t.Helper()
 	entries, err := os.ReadDir(c.disk.Path(LayersDir))

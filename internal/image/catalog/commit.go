@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -20,6 +21,7 @@ type edit struct {
 	step     string
 	old, rec *ImageRecord // old is nil for a new image
 	staged   string       // the file that already holds rec, synced; "" when it is not needed
+	later    bool         // only memory changes: the disk does when another image is durable
 }
 
 // safe says that the disk has what the edit replaces and is to have what it makes: no power cut may cost it.
@@ -41,7 +43,7 @@ func (e *edit) idle() bool {
 // write puts the record where it belongs, unless nothing is worth that.
 func (e *edit) write(d *Disk) error {
 	switch {
-	case e.idle():
+	case e.later || e.idle():
 		return nil
 	case e.staged != "":
 		return os.Rename(e.staged, d.RecordPath(e.rec.ID))
@@ -102,16 +104,58 @@ func editsFor(v *inventory, rec *ImageRecord) []*edit {
 		next.Tags, next.Digests = reference.Union(old.Tags, rec.Tags), digestsOf(old.Digests, rec.Digests)
 		next.Choices = choicesOf(old.Choices, rec.Choices)
 		next.Resolved = resolvedOf(old.Resolved, rec.Resolved, next.Digests)
+		next.Ceded = withoutAll(old.Ceded, next.Tags)
 		next.Durable = old.Durable && slices.Equal(old.Layers, rec.Layers) && layersDurable(v, rec)
 	}
 	edits := []*edit{{step: "pull.record", old: old, rec: &next}}
 	for _, other := range othersNamed(v, next.ID, next.Tags) {
-		less := *other
-		taken := func(tag string) bool { return slices.Contains(next.Tags, tag) }
-		less.Tags = slices.DeleteFunc(slices.Clone(other.Tags), taken)
-		edits = append(edits, &edit{step: "pull.untag", old: other, rec: &less})
+		edits = append(edits, takeTags(other, &next))
 	}
 	return edits
+}
+
+// takeTags is the change of an image that loses tags to next. If the disk has the image and not next, it keeps the tags
+// there until it has next: a power cut would leave them to nobody. After a mere crash of the daemon both records have
+// them, and the one pulled last is right, so that next has to be that one.
+func takeTags(other, next *ImageRecord) *edit {
+	less := *other
+	if other.Durable && !next.Durable && next.PulledAt.After(other.PulledAt) {
+		cede(&less, func(tag string) bool { return slices.Contains(next.Tags, tag) })
+		return &edit{step: "pull.untag", old: other, rec: &less, later: true}
+	}
+	less.Tags = withoutAll(other.Tags, next.Tags)
+	return &edit{step: "pull.untag", old: other, rec: &less}
+}
+
+// withoutAll are the tags that are not among the others; nil for none.
+func withoutAll(tags, others []string) (left []string) {
+	for _, tag := range tags {
+		if !slices.Contains(others, tag) {
+			left = append(left, tag)
+		}
+	}
+	return left
+}
+
+// settle takes ceded tags off the disk: those of images that are durable by now, and those that no image has any more.
+func settle(c *Catalog) error {
+	_, err := carryOut(c, func(v *inventory) (edits []*edit) {
+		for _, id := range slices.Sorted(maps.Keys(v.ceding)) {
+			rec := v.images[id]
+			less := *rec
+			less.Ceded = nil
+			for _, tag := range rec.Ceded {
+				if slices.ContainsFunc(v.byName[tag], func(id string) bool { return !v.images[id].Durable }) {
+					less.Ceded = append(less.Ceded, tag)
+				}
+			}
+			if len(less.Ceded) < len(rec.Ceded) {
+				edits = append(edits, &edit{step: "sync.untag", old: rec, rec: &less})
+			}
+		}
+		return edits
+	})
+	return err
 }
 
 // othersNamed are the images that have one of the tags, by id, without the one that is to have them.
@@ -132,7 +176,7 @@ func othersNamed(v *inventory, id string, tags []string) []*ImageRecord {
 // stageEdits writes and syncs the records that replace what the disk has. done removes the staged files that were not
 // renamed into place.
 func stageEdits(d *Disk, edits []*edit) (done func(), err error) {
-	if !slices.ContainsFunc(edits, func(e *edit) bool { return e.safe() && !e.idle() }) {
+	if !slices.ContainsFunc(edits, func(e *edit) bool { return !e.later && e.safe() && !e.idle() }) {
 		return func() {}, nil
 	}
 	dir, done, err := d.NewIngest("commit.ingest")
@@ -140,7 +184,7 @@ func stageEdits(d *Disk, edits []*edit) (done func(), err error) {
 		return nil, err
 	}
 	for i, e := range edits {
-		if !e.safe() || e.idle() {
+		if e.later || !e.safe() || e.idle() {
 			continue
 		}
 		e.staged = filepath.Join(dir, strconv.Itoa(i))

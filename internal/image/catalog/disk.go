@@ -22,7 +22,9 @@ type Disk struct {
 	log     *slog.Logger
 	session string // tells names in ingest/ from those of an earlier process
 	ingests atomic.Uint64
-	active  sync.Map // names in ingest/ that are in use
+	active  sync.Map // names in ingest/ that are in use, each with the failures when it began
+
+	failures atomic.Uint64 // how often the disk did not take what was written
 }
 
 // NewDisk returns the disk of the store at root. Nothing is made there yet.
@@ -92,8 +94,15 @@ func (d *Disk) NewIngest(step string) (dir string, done func(), err error) {
 // claimIngest takes a name in ingest/ that no other work, of this process or an earlier one, has.
 func (d *Disk) claimIngest() (dir string, done func()) {
 	name := strconv.FormatUint(d.ingests.Add(1), 10) + "-" + d.session
-	d.active.Store(name, true)
+	d.active.Store(name, d.failures.Load())
 	return d.Path(IngestDir, name), d.discarder(name)
+}
+
+// failedSince reports whether the disk has failed since a directory of ingest/ was made: what was written there may be
+// lost, and no later sync says so.
+func (d *Disk) failedSince(dir string) bool {
+	began, known := d.active.Load(filepath.Base(dir))
+	return known && began != d.failures.Load()
 }
 
 // discarder returns what removes a directory of ingest/.

@@ -20,6 +20,7 @@ type inventory struct {
 	byLayer relation // of a layer, the ids of the images that have it
 	byName  relation // of a tag or repository digest, the ids of the images that are called so
 
+	ceding   map[string]struct{} // images with ceded tags
 	loose    map[string]struct{} // layers that no image has
 	freed    bool                // one of them was an image's
 	unsynced struct {            // what is not durable yet, and may become so
@@ -31,7 +32,7 @@ func newInventory(pinned []string, pathOf func(id string) string) *inventory {
 	v := &inventory{
 		pinned: pins{Configured: parsePatterns(pinned)}, pathOf: pathOf,
 		images: map[string]*ImageRecord{}, present: map[string]*layerState{}, byLayer: relation{}, byName: relation{},
-		loose: map[string]struct{}{},
+		ceding: map[string]struct{}{}, loose: map[string]struct{}{},
 	}
 	v.unsynced.images, v.unsynced.layers = map[string]struct{}{}, map[string]struct{}{}
 	v.snapshot.Store(emptyIndex())
@@ -62,12 +63,14 @@ func (v *inventory) putImage(rec *ImageRecord) {
 	img := imageFrom(rec, v.pathOf(rec.ID), &v.pinned)
 	indexEditOf(v).putImage(&img)
 	setMember(v.unsynced.images, rec.ID, !rec.Durable)
+	setMember(v.ceding, rec.ID, len(rec.Ceded) > 0)
 }
 
 func (v *inventory) dropImage(id string) {
 	old := v.images[id]
 	delete(v.images, id)
 	delete(v.unsynced.images, id)
+	delete(v.ceding, id)
 	relateImage(v, id, old, nil)
 	indexEditOf(v).dropImage(id)
 }
@@ -216,10 +219,14 @@ func setMember(set map[string]struct{}, key string, member bool) {
 	}
 }
 
-// unsyncedOf are the images and layers that are not durable yet and may become so, in no order.
+// unsyncedOf are the images and layers that are not durable yet and may become so, in no order. An image of which a
+// layer is in doubt may not.
 func unsyncedOf(v *inventory) (images []*ImageRecord, layers []*layerState) {
+	doubtful := func(l LayerRef) bool { return v.present[l.ID] != nil && v.present[l.ID].Doubtful }
 	for id := range maps.Keys(v.unsynced.images) {
-		images = append(images, v.images[id])
+		if rec := v.images[id]; !slices.ContainsFunc(rec.Layers, doubtful) {
+			images = append(images, rec)
+		}
 	}
 	for id := range maps.Keys(v.unsynced.layers) {
 		layers = append(layers, v.present[id])

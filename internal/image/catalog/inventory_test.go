@@ -63,6 +63,9 @@ func disturb(rnd *rand.Rand, v *inventory) {
 			rec.Tags = reference.Union(rec.Tags, []string{fmt.Sprintf("r.example/app%d:v%d", rnd.IntN(3), rnd.IntN(3))})
 			rec.Digests = reference.Append(rec.Digests, []string{"r.example/app@" + id()})
 		}
+		if rnd.IntN(4) == 0 {
+			rec.Ceded = []string{"r.example/ceded:v1"}
+		}
 		v.putImage(rec)
 	}
 }
@@ -85,8 +88,12 @@ func disagreement(v *inventory, now *Index, pinned *pins) string {
 				named[name] = rec
 			}
 		}
-		if !rec.Durable {
+		inDoubt := func(l LayerRef) bool { return v.present[l.ID] != nil && v.present[l.ID].Doubtful }
+		if !rec.Durable && !slices.ContainsFunc(rec.Layers, inDoubt) {
 			unsynced++
+		}
+		if _, cedes := v.ceding[id]; cedes != (len(rec.Ceded) > 0) {
+			return fmt.Sprintf("%s cedes %v, and the look-up has it: %v", id, rec.Ceded, cedes)
 		}
 	}
 	for name, rec := range named {

@@ -33,7 +33,7 @@ func Load(c *Catalog) (left []func(), err error) {
 		return nil, err
 	}
 	for _, e := range ingest {
-		c.disk.active.Store(e.Name(), true)
+		c.disk.active.Store(e.Name(), c.disk.failures.Load())
 		l.left = append(l.left, c.disk.discarder(e.Name()))
 	}
 	if err := l.layers(); err != nil {

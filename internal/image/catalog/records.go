@@ -12,6 +12,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/fail"
+	"berth/internal/image/reference"
 	"berth/internal/record"
 )
 
@@ -44,6 +45,9 @@ type ImageRecord struct {
 	Parsed         ocispec.Image `json:"-"` // what is used of Config
 	Artifact       string        `json:"-"` // the type of an artifact
 	Anew           bool          `json:"-"` // what the image was called before is not to be kept
+	// Ceded are tags that the record on the disk has and this one has not: another image has them, which is not durable
+	// yet, and a power cut would take it. They leave the disk once it is.
+	Ceded []string `json:"-"`
 }
 
 // IsArtifact reports whether the record is one of an artifact. Its id is the digest of its manifest, which no config
@@ -95,7 +99,7 @@ func torn(err error) bool {
 	return errors.As(err, &corrupt) && corrupt.Torn
 }
 
-// dedupeTags leaves a tag to the image pulled last: a crash between the writes of two records may have left it to both.
+// dedupeTags leaves a tag to the image pulled last: the other one may not have lost it on the disk yet.
 func dedupeTags(images map[string]*ImageRecord) {
 	owner := map[string]*ImageRecord{}
 	for _, rec := range images {
@@ -106,8 +110,21 @@ func dedupeTags(images map[string]*ImageRecord) {
 		}
 	}
 	for _, rec := range images {
-		rec.Tags = slices.DeleteFunc(rec.Tags, func(tag string) bool { return owner[tag] != rec })
+		cede(rec, func(tag string) bool { return owner[tag] != rec })
 	}
+}
+
+// cede takes tags away from a record that keeps them on the disk.
+func cede(rec *ImageRecord, taken func(tag string) bool) {
+	kept, ceded := []string(nil), slices.Clone(rec.Ceded)
+	for _, tag := range rec.Tags {
+		if taken(tag) {
+			ceded = append(ceded, tag)
+		} else {
+			kept = append(kept, tag)
+		}
+	}
+	rec.Tags, rec.Ceded = kept, ceded
 }
 
 // readRecord reads the record of an image from the disk. It has the config, which is too large to be kept in memory for
@@ -123,16 +140,18 @@ func readRecord(path, id string) (*ImageRecord, error) {
 	return rec, nil
 }
 
-// whole is a record with its config, which is read when it is one in memory.
+// whole is a record as the disk has it: with its config, which is read when it is one in memory, and with the tags that
+// it has ceded.
 func whole(d *Disk, rec *ImageRecord) (*ImageRecord, error) {
+	full := *rec
+	full.Tags = reference.Union(rec.Tags, rec.Ceded)
 	if rec.Config != nil {
-		return rec, nil
+		return &full, nil
 	}
 	stored, err := readRecord(d.RecordPath(rec.ID), rec.ID)
 	if err != nil {
 		return nil, fmt.Errorf("read the config of image %s: %w", rec.ID, err)
 	}
-	full := *rec
 	full.Config, full.ArtifactConfig = stored.Config, stored.ArtifactConfig
 	return &full, nil
 }

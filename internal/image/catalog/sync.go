@@ -63,10 +63,15 @@ type syncBatch struct {
 	layers []*layerState
 }
 
-// SyncOnce puts all that is not durable on the disk, and says so in its records only then. The records are staged
+// SyncOnce makes durable what is not. Then it takes the tags off the disk that images have lost to those.
+func (s *Syncer) SyncOnce() error {
+	return errors.Join(s.syncNew(), settle(s.catalog))
+}
+
+// syncNew puts all that is not durable on the disk, and says so in its records only then. The records are staged
 // first, so that the one sync has their content on the disk before they get their names: a name without its content
 // would cost an image that is whole.
-func (s *Syncer) SyncOnce() error {
+func (s *Syncer) syncNew() error {
 	images, layers := s.catalog.unsynced()
 	if len(images)+len(layers) == 0 {
 		return nil
@@ -76,17 +81,17 @@ func (s *Syncer) SyncOnce() error {
 		return err
 	}
 	defer done()
-	b := &syncBatch{dir: dir, images: images, layers: layers}
-	if err := b.stage(s.catalog.disk); err != nil {
+	b := &syncBatch{dir: dir, layers: layers}
+	if err := b.stageLayers(); err != nil {
 		return err
 	}
+	errs := b.stageImages(s.catalog.disk, images) // an image that cannot be read or renamed keeps no other from it
 	if err := At("sync.disk", s.Flush); err != nil {
 		// The kernel tells once of what it could not write, and forgets it then: a batch that succeeds later says
-		// nothing of these layers.
-		s.catalog.doubtLayers(b.layers)
-		return err
+		// nothing of what was written until now, in this batch or for a later one.
+		s.catalog.doubtLayers()
+		return errors.Join(append(errs, err)...)
 	}
-	var errs []error // one that cannot be renamed keeps no other from it
 	for _, l := range b.layers {
 		errs = append(errs, s.catalog.layerDurable(l, b.layerFile(l.ID)))
 	}
@@ -101,28 +106,32 @@ func (b *syncBatch) imageFile(id string) string {
 	return filepath.Join(b.dir, "image-"+strings.TrimPrefix(id, "sha256:"))
 }
 
-func (b *syncBatch) stage(d *Disk) error {
+func (b *syncBatch) stageLayers() error {
 	for _, l := range b.layers {
 		if err := layerKind.Stage(b.layerFile(l.ID), l.asDurable()); err != nil {
 			return err
 		}
 	}
-	images := b.images
-	b.images = nil
+	return nil
+}
+
+// stageImages stages the records of images. Those that it could stage are of the batch.
+func (b *syncBatch) stageImages(d *Disk, images []*ImageRecord) (errs []error) {
 	for _, rec := range images {
 		full, err := whole(d, rec)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // it was removed meanwhile
 		}
+		if err == nil {
+			err = ImageKind.Stage(b.imageFile(rec.ID), full.asDurable())
+		}
 		if err != nil {
-			return err
+			errs = append(errs, err)
+			continue
 		}
 		b.images = append(b.images, rec)
-		if err := ImageKind.Stage(b.imageFile(rec.ID), full.asDurable()); err != nil {
-			return err
-		}
 	}
-	return nil
+	return errs
 }
 
 func (l *layerState) asDurable() LayerRecord {

@@ -14,6 +14,8 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/fail"
 )
 
 // ErrNoTarSplit is returned for a layer that an earlier release unpacked: that release wrote no tar-split metadata.
@@ -116,6 +118,9 @@ func openContent(root int, path string, n int64) (*os.File, error) {
 		&unix.OpenHow{Flags: unix.O_RDONLY | unix.O_NONBLOCK | unix.O_CLOEXEC, Resolve: beneath})
 	if errors.Is(err, unix.ENOENT) {
 		return nil, &DamagedError{path, "is missing"}
+	}
+	if fail.Lacking(err) { // it says nothing of the file
+		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
 	if err != nil {
 		return nil, &DamagedError{path, fmt.Sprintf("cannot be opened: %v", err)}
