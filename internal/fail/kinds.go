@@ -72,8 +72,8 @@ var kinds = []Kind{
 	unknown,
 }
 
-// Lacking reports whether err says what the machine or the daemon lacks now: space, memory, descriptors or processes. It
-// says nothing of what was worked on, and the same work may succeed later.
+// Lacking reports whether err says what the machine or the daemon lacks now: space, memory, descriptors or processes.
+// It says nothing of what was worked on, and the same work may succeed later.
 func Lacking(err error) bool {
 	if err == nil {
 		return false

@@ -168,7 +168,7 @@ func TestLayersThatAnImageLoses(t *testing.T) {
 			Released(s, before.Layers)
 		}
 		until(t, "the layer is gone that the image has no more", func() bool { return !has() })
-		if err := s.Remove(t.Context(), before.ID); err != nil || s.catalog.TakeFreed() {
+		if err := s.Remove(t.Context(), before.ID); err != nil || s.catalog.SwapFreed(false) {
 			t.Errorf("after a removal, which sweeps, another sweep is wanted (%v)", err)
 		}
 		sound(t, s)

@@ -84,9 +84,9 @@ func digestedHere(i *catalog.Index, id string) bool {
 	return i.Has(id) && isByTar(id) && i.Layer(id).Blob == ""
 }
 
-// keepsTar reports whether the tar that a layer keeps has the diff id that an image has for it. It returns an error when
-// that cannot be told now: the caller has left, or the daemon lacks descriptors or memory. A layer that is damaged does
-// not keep its tar.
+// keepsTar reports whether the tar that a layer keeps has the diff id that an image has for it. It returns an error
+// when that cannot be told now: the caller has left, or the daemon lacks descriptors or memory. A layer that is damaged
+// does not keep its tar.
 func keepsTar(ctx context.Context, s *pipeline, ref catalog.LayerRef) (bool, error) {
 	if digestedHere(s.catalog.Snapshot(), ref.ID) {
 		return true, nil

@@ -8,7 +8,7 @@ import "context"
 func (s *Store) Remove(_ context.Context, refOrID string) error {
 	op := "remove image " + refOrID
 	there, err := s.catalog.Forget(refOrID)
-	if err == nil && (there || s.catalog.TakeFreed()) {
+	if err == nil && (there || s.catalog.SwapFreed(false)) {
 		err = s.sweeper.Sweep(s.ctx)
 	}
 	return failed(op, s.disk.Explain(err))
@@ -22,7 +22,7 @@ func Released(s *Store, layers []string) { s.sweeper.Released(layers) }
 // image had before and has no more.
 func (s *Store) settle(err error) {
 	s.sweeper.MakeRoom(s.ctx, err)
-	if s.catalog.TakeFreed() {
+	if s.catalog.SwapFreed(false) {
 		s.sweeper.Soon()
 	}
 }

@@ -156,8 +156,8 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// landing is how long Close waits for work that it has ended. It is short, so that a restart of the daemon does not wait
-// until all files of large layers are removed, or a disk has taken all that was written.
+// landing is how long Close waits for work that it has ended. It is short, so that a restart of the daemon does not
+// wait until all files of large layers are removed, or a disk has taken all that was written.
 const landing = 5 * time.Second
 
 // Close ends all work in the background. When it returns, that work no longer touches the disk, except the removal of

@@ -107,7 +107,9 @@ func (c *Catalog) Owners(layerID string) []*ImageRecord {
 // KeepLayer makes a layer that was described in dir part of the store, unless the very same is there. It is held for
 // the caller, whose dir is gone then.
 func (c *Catalog) KeepLayer(dir string, discard func(), rec LayerRecord) (id string, release func(), err error) {
-	release, err = c.hold(dir, rec)
+	c.mu.Lock()
+	release, err = holdLocked(c, dir, rec)
+	c.mu.Unlock()
 	if err != nil {
 		return "", nil, err
 	}
@@ -115,10 +117,8 @@ func (c *Catalog) KeepLayer(dir string, discard func(), rec LayerRecord) (id str
 	return rec.ID, release, nil
 }
 
-// hold holds a layer, after it has put it in its place when it was not there.
-func (c *Catalog) hold(dir string, rec LayerRecord) (release func(), err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// holdLocked holds a layer, after it has put it in its place when it was not there.
+func holdLocked(c *Catalog, dir string, rec LayerRecord) (release func(), err error) {
 	if c.inv.present[rec.ID] == nil {
 		if err := placeLocked(c, dir, rec); err != nil {
 			return nil, err
@@ -239,20 +239,13 @@ func (c *Catalog) AnyLoose(layers []string) bool {
 	return slices.ContainsFunc(layers, func(id string) bool { _, loose := c.inv.loose[id]; return loose })
 }
 
-// TakeFreed reports whether an image has lost layers since it was last asked, which no other one has.
-func (c *Catalog) TakeFreed() bool {
+// SwapFreed reports whether an image has lost layers, which no other one has, since it was called last with false. With
+// true it is as if one had.
+func (c *Catalog) SwapFreed(freed bool) (was bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	freed := c.inv.freed
-	c.inv.freed = false
-	return freed
-}
-
-// putFreed has TakeFreed report them once more: the sweep for them has failed.
-func (c *Catalog) putFreed() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.inv.freed = true
+	was, c.inv.freed = c.inv.freed, freed
+	return was
 }
 
 // unlink takes dead layers out of use; discarding them is the slow part and needs no lock.

@@ -84,10 +84,10 @@ func (s *Sweeper) Run(ctx context.Context) {
 // The order matters. An epoch begins before the containers are asked, and a layer that was held at any time in this
 // epoch stays, because its holder may have become a container after the question.
 func (s *Sweeper) Sweep(ctx context.Context) (err error) {
-	s.Catalog.TakeFreed() // this is the sweep for them: another would take what a failed pull keeps for its next try
+	s.Catalog.SwapFreed(false) // this is the sweep for them: another would take what a failed pull keeps for its next try
 	defer func() {
 		if err != nil {
-			s.Catalog.putFreed()
+			s.Catalog.SwapFreed(true) // for the next one
 		}
 	}()
 	epoch := s.Catalog.Leases.begin()

@@ -178,7 +178,7 @@ func (t *Tar) nextMove(i int, path string) (from string, first move, ok bool) {
 }
 
 // prove compares the tar-split metadata with the manifest and calls report for each difference. It reads no file.
-func (t *Tar) prove(man manifest, report func(path, problem string)) error {
+func (t *Tar) prove(man *listing, report func(path, problem string)) error {
 	return t.each(func(i int, r tarSplitRecord) error {
 		if r.kind != recFile {
 			return nil
@@ -187,11 +187,7 @@ func (t *Tar) prove(man manifest, report func(path, problem string)) error {
 		if !inTree {
 			return nil
 		}
-		e := man[path]
-		if e.Type == typeLink {
-			e = man[e.Link]
-		}
-		if e.Type != typeFile || e.Size != r.n {
+		if size, ok := man.fileOf(path); !ok || size != r.n {
 			report(path, fmt.Sprintf("is to have %d bytes of the layer's tar, says the skeleton", r.n))
 		}
 		return nil

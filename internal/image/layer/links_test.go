@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -85,15 +86,70 @@ func TestManifestOfManyReplaced(t *testing.T) {
 	if err := w.close(); err != nil {
 		t.Fatal(err)
 	}
-	man, err := readManifest(t.Context(), name)
-	if err != nil || len(man) != n {
-		t.Fatalf("%d entries, %v", len(man), err)
+	man := standing(t, name)
+	if len(man) != n {
+		t.Fatalf("%d entries", len(man))
 	}
 	for p, e := range man {
 		if e.Size != 2 {
 			t.Fatalf("%s is the first one", p)
 		}
 	}
+}
+
+// standing are the lines of a manifest that no later one replaces.
+func standing(t *testing.T, name string) map[string]entry {
+	t.Helper()
+	man, err := list(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]entry{}
+	err = eachLine(t.Context(), name, func(line int64, e entry) error {
+		if man.holds(line, e) {
+			out[e.Path] = e
+		}
+		if _, there := out[e.Path]; there && !man.has(e.Path) {
+			t.Errorf("%s has a line, and is not listed", e.Path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// TestListingIsSmall lists a layer of many files, as a check of the store does in the daemon.
+func TestListingIsSmall(t *testing.T) {
+	const n = 100000
+	name := filepath.Join(t.TempDir(), ManifestFile)
+	w, err := createManifest(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		p := fmt.Sprintf("usr/lib/node_modules/some-package/lib/deeper/still/%08d.js", i)
+		if err := w.add(entry{Path: p, Type: typeFile, Size: 1, Mode: 0o644, Hash: strings.Repeat("0", 64)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.close(); err != nil {
+		t.Fatal(err)
+	}
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	man, err := list(t.Context(), name)
+	if err != nil || len(man.last) != n {
+		t.Fatalf("%d paths, %v", len(man.last), err)
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if each := (int64(after.HeapAlloc) - int64(before.HeapAlloc)) / n; each > 64 {
+		t.Errorf("%d bytes for each path", each)
+	}
+	runtime.KeepAlive(man)
 }
 
 // TestReplacedInAnyOrder compares what is left of a manifest with doing what its lines say one by one.
@@ -106,7 +162,7 @@ func TestReplacedInAnyOrder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := manifest{}
+		want := map[string]entry{}
 		for i := range rand.IntN(12) {
 			e := entry{Path: paths[rand.IntN(len(paths))], Type: typeFile, Size: int64(i)}
 			if rand.IntN(3) == 0 {
@@ -122,8 +178,8 @@ func TestReplacedInAnyOrder(t *testing.T) {
 		if err := w.close(); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := readManifest(t.Context(), name); err != nil || !reflect.DeepEqual(got, want) {
-			t.Fatalf("%v, %v; want %v", got, err, want)
+		if got := standing(t, name); !reflect.DeepEqual(got, want) {
+			t.Fatalf("%v; want %v", got, want)
 		}
 	}
 }

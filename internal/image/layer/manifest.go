@@ -9,7 +9,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"sort"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -67,9 +66,6 @@ func (m *manifestWriter) add(e entry) error {
 	return m.enc.Encode(jsonSafe(e))
 }
 
-// manifest is a whole manifest in memory, by path. Only Verify reads one.
-type manifest map[string]entry
-
 // eachLine calls do for each line of a manifest, counted from 1, until do fails or ctx ends.
 func eachLine(ctx context.Context, name string, do func(line int64, e entry) error) error {
 	line := int64(0)
@@ -81,30 +77,6 @@ func eachLine(ctx context.Context, name string, do func(line int64, e entry) err
 		}
 		return do(line, jsonRaw(e))
 	})
-}
-
-func readManifest(ctx context.Context, name string) (manifest, error) {
-	m, gone, lines := manifest{}, newPathTree[int64](), map[string]int64{}
-	err := eachLine(ctx, name, func(line int64, e entry) error {
-		if e.Type == typeGone {
-			*gone.at(gone.make(e.Path)) = line
-			return nil
-		}
-		m[e.Path] = e
-		if gone.count > 1 { // an entry before the first typeGone is older than any of them, so 0 will do for it
-			lines[e.Path] = line
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	for p := range m {
-		if goneAfter(gone, p, lines[p]) {
-			delete(m, p)
-		}
-	}
-	return m, nil
 }
 
 // goneTree has the paths that an entry of the layer replaced, each with its last typeGone line in the manifest.
@@ -200,15 +172,6 @@ func appendFile(to, from string) error {
 		return err
 	}
 	return os.Remove(from)
-}
-
-func (m manifest) paths() []string {
-	out := make([]string, 0, len(m))
-	for p := range m {
-		out = append(out, p)
-	}
-	sort.Strings(out)
-	return out
 }
 
 // blocks estimates the bytes that the content of an entry takes on the disk, in blocks of 4 KiB.

@@ -13,7 +13,8 @@ import (
 // Verify compares the layer in dir with its manifest, and calls report for each path that differs. It returns an error
 // when it cannot compare: the manifest is missing or damaged, or ctx has ended.
 func Verify(ctx context.Context, dir string, report func(path, problem string)) error {
-	man, err := readManifest(ctx, filepath.Join(dir, ManifestFile))
+	name := filepath.Join(dir, ManifestFile)
+	man, err := list(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -25,22 +26,23 @@ func Verify(ctx context.Context, dir string, report func(path, problem string)) 
 		return err
 	}
 	defer unix.Close(root)
-	for _, p := range man.paths() {
-		if err := ctx.Err(); err != nil {
-			return err
+	err = eachLine(ctx, name, func(line int64, e entry) error {
+		if !man.holds(line, e) {
+			return nil
 		}
-		problem, err := differs(ctx, root, man[p])
-		if err != nil {
-			return err
-		}
+		problem, err := differs(ctx, root, e)
 		if problem != "" {
-			report(p, problem)
+			report(e.Path, problem)
 		}
+		return err
+	})
+	if err != nil {
+		return err
 	}
 	return eachPath(ctx, root, ".", func(p string, err error) {
 		if err != nil {
 			report(p, err.Error())
-		} else if _, ok := man[p]; !ok {
+		} else if !man.has(p) {
 			report(p, "is in no manifest")
 		}
 	})
@@ -66,7 +68,7 @@ func eachPath(ctx context.Context, dirfd int, p string, do func(p string, err er
 }
 
 // verifyTarSplit compares the tar-split metadata with the manifest. A layer of an earlier release may have none.
-func verifyTarSplit(dir string, man manifest, report func(path, problem string)) error {
+func verifyTarSplit(dir string, man *listing, report func(path, problem string)) error {
 	t, err := OpenTar(dir)
 	if errors.Is(err, ErrNoTarSplit) {
 		return nil
