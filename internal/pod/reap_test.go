@@ -2,10 +2,8 @@ package pod
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"berth/internal/runtime"
 	"berth/internal/sandbox"
@@ -80,40 +78,4 @@ func TestContainerOfAnEarlierReleaseIsReapedOnce(t *testing.T) {
 		t.Errorf("cleared away %d times", got)
 	}
 	b.reopen(t)
-}
-
-// After a reboot every pod is stopped: not all at once, and one that hangs does not keep the others from their turn.
-func TestResumptionsTakeTurns(t *testing.T) {
-	const turns, all = 2, 20
-	slots := make(chan struct{}, turns)
-	var now, most atomic.Int32
-	var g sync.WaitGroup
-	for range all {
-		g.Go(func() {
-			inTurn(t.Context(), slots, time.Hour, func(context.Context) {
-				n := now.Add(1)
-				for was := most.Load(); n > was && !most.CompareAndSwap(was, n); was = most.Load() {
-				}
-				time.Sleep(time.Millisecond) // for the others to come too
-				now.Add(-1)
-			})
-		})
-	}
-	g.Wait()
-	if most.Load() > turns || len(slots) != 0 {
-		t.Errorf("%d at once, %d slots not given back", most.Load(), len(slots))
-	}
-	hang := make(chan struct{})
-	for range turns {
-		g.Go(func() { inTurn(t.Context(), slots, time.Millisecond, func(context.Context) { <-hang }) })
-	}
-	inTurn(t.Context(), slots, time.Hour, func(context.Context) {})
-	close(hang)
-	g.Wait()
-	if len(slots) != 0 {
-		t.Errorf("%d slots not given back", len(slots))
-	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	inTurn(ended, make(chan struct{}), time.Hour, func(context.Context) { t.Error("begun after the daemon's end") })
 }

@@ -34,11 +34,15 @@ func (s *Pods) Recover() (done <-chan struct{}) {
 		var all sync.WaitGroup
 		for _, p := range s.Catalog.index.Load().pods {
 			all.Go(func() {
-				inTurn(ctx, adoptions, adoptionTime, func(ctx context.Context) {
+				_ = op.InTurn(ctx, adoptions, adoptionTime, func(ctx context.Context) error {
 					adoptFirst(ctx, p)
+					return nil
 				})
 				s.worker.background(func(ctx context.Context) {
-					inTurn(ctx, resumptions, slotTime, func(ctx context.Context) { resume(ctx, p) })
+					_ = op.InTurn(ctx, resumptions, slotTime, func(ctx context.Context) error {
+						resume(ctx, p)
+						return nil
+					})
 				})
 			})
 		}
@@ -67,20 +71,6 @@ const (
 
 // slotTime bounds how long the resumption of one pod keeps others from theirs: one that hangs delays itself alone.
 const slotTime = 5 * time.Second
-
-// inTurn runs fn once there is a free slot, which it gives back when fn ends or has taken longer than most. After a
-// reboot every pod is stopped: plugins that run for all of them at once would use up each other's time.
-func inTurn(ctx context.Context, slots chan struct{}, most time.Duration, fn func(context.Context)) {
-	select {
-	case slots <- struct{}{}:
-	case <-ctx.Done():
-		return
-	}
-	free := sync.OnceFunc(func() { <-slots })
-	defer free()
-	defer time.AfterFunc(most, free).Stop()
-	fn(ctx)
-}
 
 // adopt finds out what still lives of a pod of an earlier daemon. It runs in the pod's lane.
 func adopt(ctx context.Context, p *pod) error {

@@ -15,6 +15,7 @@ import (
 	"berth/internal/annotation"
 	"berth/internal/attempt"
 	"berth/internal/look"
+	"berth/internal/op"
 	"berth/internal/sandbox"
 )
 
@@ -114,14 +115,12 @@ var errOvertaken = errors.New("it was stopped meanwhile")
 
 // start starts what is due of a pod.
 func (k *Keeper) start(ctx context.Context, p *pod, wanted map[string]bool) error {
-	select {
-	case k.slots <- struct{}{}:
-		defer func() { <-k.slots }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	all, err := attempt.Start(ctx, &runtime{k.Pods, k.Catalog, k.logs, p}, p.known,
-		func(c attempt.Container) bool { return wanted[c.ID] })
+	var all []attempt.Started
+	err := op.InTurn(ctx, k.slots, slotTime, func(ctx context.Context) (err error) {
+		all, err = attempt.Start(ctx, &runtime{k.Pods, k.Catalog, k.logs, p}, p.known,
+			func(c attempt.Container) bool { return wanted[c.ID] })
+		return err
+	})
 	for _, c := range all {
 		k.Log.Info("a container of berth run has ended, and was started again", "pod", nameOf(p.newest).name,
 			"name", c.Name, "container", c.ID)

@@ -12,6 +12,7 @@ import (
 
 	"berth/internal/annotation"
 	"berth/internal/look"
+	"berth/internal/op"
 	"berth/internal/sandbox"
 )
 
@@ -50,15 +51,14 @@ func (p *pod) over() (containers []string, whole bool, later time.Time) {
 	return containers, whole, later
 }
 
-// remove removes what is over of a pod, with its logs. A daemon that is killed meanwhile leaves a pod whose container
-// has ended, which the next one removes.
+// remove removes what is over of a pod, once it is its turn.
 func (k *Keeper) remove(ctx context.Context, of name) error {
-	select {
-	case k.going <- struct{}{}:
-		defer func() { <-k.going }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return op.InTurn(ctx, k.going, slotTime, func(ctx context.Context) error { return k.removeNow(ctx, of) })
+}
+
+// removeNow removes what is over of a pod, with its logs. A daemon that is killed meanwhile leaves a pod whose
+// container has ended, which the next one removes.
+func (k *Keeper) removeNow(ctx context.Context, of name) error {
 	p := find(k.Catalog.List(), of) // somebody else may have removed it meanwhile
 	containers, whole, _ := p.over()
 	if !whole {

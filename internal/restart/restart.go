@@ -56,8 +56,11 @@ const (
 )
 
 // atOnce is how many pods are started at the same time, and how many are removed. After a restart of the machine all of
-// them are due.
-const atOnce = 4
+// them are due. One that has taken slotTime lets the next begin: one that hangs delays itself alone.
+const (
+	atOnce   = 4
+	slotTime = 5 * time.Second
+)
 
 // Keeper starts containers again, or removes them. Its fields are set before Run.
 type Keeper struct {
