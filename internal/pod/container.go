@@ -185,7 +185,7 @@ func (l *container) replace(ctx context.Context, c *sandbox.Container) error {
 			"container %s (attempt %d) of pod %s exists already as %s with another configuration; remove it first",
 			m.GetName(), m.GetAttempt(), l.p.id, c.ID)
 	}
-	return l.s.RemoveContainer(ctx, c.ID)
+	return l.remove(ctx)
 }
 
 // create runs in the container's lane.

@@ -214,13 +214,32 @@ func closed(c <-chan struct{}) bool {
 }
 
 // RemoveContainer ends a container where it lives and removes all that is left of it but its log. Removing an unknown
-// container succeeds, as CRI requires.
+// container succeeds, as CRI requires. Neither it nor an attempt before it starts again by its restart policy.
 func (s *Pods) RemoveContainer(ctx context.Context, id sandbox.ID) error {
 	l, err := s.Catalog.adopted(ctx, id)
 	if err != nil {
 		return sandbox.NilIfGone(err)
 	}
+	noteContainerRemoval(l)
 	return l.remove(ctx)
+}
+
+// noteContainerRemoval is noteContainerStop for a removal. It is noted in the attempts before as well: one of them is
+// kept for its log, and is the last when l is gone.
+func noteContainerRemoval(l *container) {
+	c := l.record()
+	if c == nil || !l.p.record().ByHand() {
+		return
+	}
+	m := c.Config.Get().GetMetadata()
+	for _, p := range append(sandboxesBefore(l.p), l.p) {
+		for _, c := range p.record().Containers {
+			of, before := c.Config.Get().GetMetadata(), p.containers.get(c.ID)
+			if before != nil && of.GetName() == m.GetName() && of.GetAttempt() <= m.GetAttempt() {
+				noteContainerStop(before)
+			}
+		}
+	}
 }
 
 func (l *container) remove(ctx context.Context) error {

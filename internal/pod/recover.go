@@ -247,7 +247,7 @@ func resume(ctx context.Context, p *pod) {
 	r := p.rec.Load()
 	switch r.State {
 	case sandbox.Creating, sandbox.Removing:
-		_ = p.s.Remove(ctx, p.id)
+		_ = removePod(ctx, p)
 		return
 	case sandbox.Stopping:
 		_ = stopPod(ctx, p)

@@ -134,7 +134,7 @@ func (s *Pods) replace(ctx context.Context, p *pod) error {
 			"pod %s/%s (uid %s, attempt %d) runs already as %s with another configuration; stop and remove it first",
 			m.GetNamespace(), m.GetName(), m.GetUid(), m.GetAttempt(), p.id)
 	}
-	err := s.Remove(ctx, p.id)
+	err := removePod(ctx, p)
 	if ctx.Err() == nil {
 		// An undo that is stuck goes on in the background, under its own id.
 		s.Catalog.reindex(func(x *index) { x.release(p) })
@@ -200,7 +200,7 @@ func (p *pod) undo(ctx context.Context) error {
 	}
 	if p.work.ctx.Err() == nil {
 		p.s.Catalog.reindex(func(x *index) { x.release(p) })
-		p.stuck(err, func() error { return p.s.Remove(p.work.ctx, p.id) })
+		p.stuck(err, func() error { return removePod(p.work.ctx, p) })
 	}
 	return err
 }

@@ -40,6 +40,36 @@ func noteStop(p *pod) {
 	})
 }
 
+// noteRemoval is noteStop for a removal. It is noted in the sandboxes before as well, from which the pod would start
+// again. A sandbox in which nothing is leaves the pod as it was: it is what a start has made that failed.
+func noteRemoval(p *pod) {
+	noteStop(p)
+	if slices.ContainsFunc(p.record().Containers, (*sandbox.Container).Listed) {
+		for _, q := range sandboxesBefore(p) {
+			noteStop(q)
+		}
+	}
+}
+
+// sandboxesBefore are the sandboxes in whose place that of p came, where berth run made the pod, and which are still
+// there.
+func sandboxesBefore(p *pod) (all []*pod) {
+	r := p.record()
+	if !r.ByHand() {
+		return nil
+	}
+	m := r.Config.Get().GetMetadata()
+	for _, q := range p.s.Catalog.index.Load().pods {
+		r := q.record()
+		of := r.Config.Get().GetMetadata()
+		if r.ByHand() && of.GetName() == m.GetName() && of.GetNamespace() == m.GetNamespace() && of.GetUid() == m.GetUid() &&
+			of.GetAttempt() < m.GetAttempt() {
+			all = append(all, q)
+		}
+	}
+	return all
+}
+
 // stopPod stops a pod, for a client or for Remove.
 func stopPod(ctx context.Context, p *pod) error {
 	if err := p.waitAdopted(ctx); err != nil {
@@ -49,16 +79,22 @@ func stopPod(ctx context.Context, p *pod) error {
 }
 
 // Remove stops a pod unless it is stopped, and removes its containers and its record. It may be repeated; removing an
-// unknown pod succeeds.
+// unknown pod succeeds. Nothing of it starts again by its restart policy, as after Stop.
 func (s *Pods) Remove(ctx context.Context, id sandbox.ID) error {
 	p, err := findToEnd(s, id)
 	if err != nil {
 		return sandbox.NilIfGone(err)
 	}
+	noteRemoval(p)
+	return removePod(ctx, p)
+}
+
+// removePod removes a pod, for a client or because it could not be made to the end.
+func removePod(ctx context.Context, p *pod) error {
 	if err := p.waitAdopted(ctx); err != nil {
 		return err // without a monitor its end cannot be seen
 	}
-	return p.lane.Do(s.worker.ctx, ctx, op.Op{Kind: opRemove, Ends: endsCreate, Run: p.remove})
+	return p.lane.Do(p.work.ctx, ctx, op.Op{Kind: opRemove, Ends: endsCreate, Run: p.remove})
 }
 
 // stop runs in the pod's lane.

@@ -146,7 +146,7 @@ func (a *runtime) RunPod(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, 
 	if err != nil {
 		return "", err
 	}
-	if r, err := a.catalog.Get(a.pod.newest.ID); err != nil || r.StopAsked {
+	if r, err := a.catalog.Get(a.pod.newest.ID); err != nil || r.StopAsked || r.State == sandbox.Removing {
 		return "", errors.Join(errOvertaken, a.pods.Remove(ctx, id))
 	}
 	return string(id), nil
@@ -167,7 +167,7 @@ func (a *runtime) Create(
 	if err != nil {
 		return "", errors.Join(errOvertaken, a.pods.RemoveContainer(ctx, id))
 	}
-	if c := r.Container(before.ID); r.StopAsked || c == nil || c.StopAsked {
+	if c := r.Container(before.ID); r.StopAsked || c == nil || c.StopAsked || c.State == sandbox.Removing {
 		return "", errors.Join(errOvertaken, a.pods.RemoveContainer(ctx, id))
 	}
 	return string(id), nil

@@ -415,11 +415,31 @@ func TestStopped(t *testing.T) {
 			n.hold(func() { stop(n, "c0") })
 			time.Sleep(time.Hour)
 		}, []string{"create c1 in p0 at 0s", "remove c1 at 0s"}},
+		"removed while it is made": {func(n *node) {
+			n.after = func(call string) { // with mu held
+				if call == "create c1" {
+					n.edit("c0", func(c *sandbox.Container) { c.State = sandbox.Removing })
+				}
+			}
+			n.end("c0", 1)
+			time.Sleep(time.Hour)
+		}, []string{"create c1 in p0 at 0s", "remove c1 at 0s"}},
 		"while its pod is made": {func(n *node) {
 			n.after = func(call string) { // with mu held
 				if call == "run p1" {
 					r := n.records["p0"].Clone()
 					r.StopAsked = true
+					n.records["p0"] = r
+				}
+			}
+			n.endPod("p0")
+			time.Sleep(time.Hour)
+		}, []string{"run p1 at 0s", "remove p1 at 0s"}},
+		"being removed while its pod is made": {func(n *node) {
+			n.after = func(call string) { // with mu held
+				if call == "run p1" {
+					r := n.records["p0"].Clone()
+					r.State = sandbox.Removing
 					n.records["p0"] = r
 				}
 			}
