@@ -91,6 +91,9 @@ func (p *pod) due() (at time.Time, wanted map[string]bool) {
 			}
 		case n > 0 && begun(c): // the last daemon made it and did not live to start it, or to see it started
 			due[last.ID] = c.CreatedAt
+			if c.CreatedAt.After(time.Now()) { // the clock was set back
+				due[last.ID] = time.Now()
+			}
 		default:
 			continue
 		}
