@@ -138,34 +138,42 @@ func directoriesOf(s *Pods, pod sandbox.ID) (all []sandbox.ID) {
 	return all
 }
 
-// findToEnd returns the pod with that id, for stopping or removing it. A damaged one is taken in for that.
+// findToEnd returns the pod with that id, for stopping or removing it. A damaged one is taken in for that: by its
+// record, where that can be read by now, or else by what is known without.
 func findToEnd(s *Pods, id sandbox.ID) (*pod, error) {
 	if d, ok := s.Catalog.index.Load().damaged[id]; ok {
 		if d.pod == nil {
 			return nil, fail.New(errdefs.ErrUnavailable, "pod %s: %s: mend its record and restart the daemon", id, d.what())
 		}
-		if err := takeIn(s, id, d); err != nil {
+		r, err := readRecord(&s.cfg, id, false)
+		switch {
+		case err == nil:
+		case lacking(err):
+			return nil, fail.New(errdefs.ErrUnavailable, "pod %s: its record cannot be read for the moment: ask again: %w", id,
+				err)
+		default:
+			r = nil
+		}
+		if err := takeIn(s, id, d, r); err != nil {
 			return nil, err
 		}
 	}
 	return s.Catalog.find(id)
 }
 
-// takeIn has a damaged pod be one like others: by its record, where that can be read by now, or else by what is known
-// without. The record that cannot be read is put aside, and is removed with the pod.
-func takeIn(s *Pods, id sandbox.ID, d damaged) error {
+// takeIn has a damaged pod be one like others: by r, its record, which was read by now, or, where that is nil, by what
+// is known without. Then the record that cannot be read is put aside, and is removed with the pod.
+func takeIn(s *Pods, id sandbox.ID, d damaged, r *sandbox.Record) error {
 	p := d.pod
-	r, err := readRecord(&s.cfg, id, false)
-	switch {
-	case err == nil:
+	if r != nil {
 		p = s.makePod(r, false)
-	default:
+	} else {
 		r = p.record().Clone()
 		if err := d.addContainers(s, r); err != nil {
 			return err
 		}
 		p.rec.Store(r)
-		err = os.Rename(s.cfg.Record(id), s.cfg.Record(id)+".damaged")
+		err := os.Rename(s.cfg.Record(id), s.cfg.Record(id)+".damaged")
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("put the damaged record of pod %s aside: %w", id, err)
 		}
@@ -198,17 +206,22 @@ func retryDamaged(s *Pods, id sandbox.ID, d damaged) {
 		if _, still := s.Catalog.index.Load().damaged[id]; !still {
 			return nil
 		}
-		if _, err := readRecord(&s.cfg, id, false); err != nil {
+		r, err := readRecord(&s.cfg, id, false)
+		if err != nil {
 			return err
 		}
-		return takeIn(s, id, d)
+		return takeIn(s, id, d, r)
 	})
 }
 
 // passing says that an error is the node's, and may be gone in a moment.
-func passing(err error) bool {
+func passing(err error) bool { return lacking(err) || errors.Is(err, syscall.EIO) }
+
+// lacking says that the node lacks something for a while. It is not so of an I/O error, which may also stay for good: a
+// pod must be able to end all the same.
+func lacking(err error) bool {
 	var errno syscall.Errno
-	return errors.As(err, &errno) && (errno == syscall.EIO || slices.Contains(sandbox.PassingErrnos, errno))
+	return errors.As(err, &errno) && slices.Contains(sandbox.PassingErrnos, errno)
 }
 
 // checkDamaged refuses to make a pod of the namespace and name of a damaged one, whose processes may run.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/pod/identity"
@@ -89,6 +90,106 @@ func TestRecordThatIsAFIFO(t *testing.T) {
 	b.reopen(t)
 	if err := errors.Join(b.Stop(t.Context(), other), b.Remove(t.Context(), other)); err != nil {
 		t.Error(err)
+	}
+}
+
+// cannotBeRead has the record of a pod give I/O errors, and its identity be gone unless it is known, while no daemon
+// runs. It returns what the record says, and a function that puts both back.
+func cannotBeRead(t *testing.T, b *bench, pod sandbox.ID, known bool) (*sandbox.Record, func()) {
+	t.Helper()
+	r, err := readRecord(&b.cfg, pod, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, identity := b.cfg.Record(pod), identityPath(&b.cfg, pod)
+	err = errors.Join(os.Rename(path, path+".was"), os.Symlink("/proc/self/mem", path)) // nothing is at its beginning
+	if !known {
+		err = errors.Join(err, os.Rename(identity, identity+".was"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, func() {
+		err := os.Rename(path+".was", path)
+		if !known {
+			err = errors.Join(err, os.Rename(identity+".was", identity))
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestRecordIsTakenInAsItWasRead has a record be read and give I/O errors again at once, as on a disk where these come
+// and go: the pod is what was read, and no record is put aside.
+func TestRecordIsTakenInAsItWasRead(t *testing.T) {
+	for name, known := range map[string]bool{"with its identity": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			b := open(t)
+			pod, ctr := started(t, b)
+			b.end(t)
+			was, putBack := cannotBeRead(t, b, pod, known)
+			b.reopen(t)
+			d, ok := b.Catalog.index.Load().damaged[pod]
+			if !ok || (d.pod != nil) != known {
+				t.Errorf("it is not damaged: %+v", d)
+			}
+			err := takeIn(b.Pods, pod, d, was)
+			if _, e := os.Lstat(b.cfg.Record(pod) + ".damaged"); !errors.Is(e, os.ErrNotExist) {
+				t.Errorf("its record is put aside: %v", e)
+			}
+			putBack()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r, err := b.Catalog.Get(pod); err != nil || r.State != sandbox.Ready || r.Container(ctr) == nil {
+				t.Errorf("it is %+v, %v", r, err)
+			}
+		})
+	}
+}
+
+// TestStopWhileTheRecordIsWithheld stops a pod whose record the kernel withholds for the moment: that is refused, and
+// the pod comes back whole.
+func TestStopWhileTheRecordIsWithheld(t *testing.T) {
+	b := open(t)
+	pod, _ := started(t, b)
+	b.end(t)
+	path := b.cfg.Record(pod)
+	held, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	// Until its lease ends, whoever else opens the file without waiting gets EAGAIN.
+	if _, err := unix.FcntlInt(held.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		t.Fatal(err)
+	}
+	b.reopen(t)
+	if err := b.Stop(t.Context(), pod); !errdefs.IsUnavailable(err) || !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("its stop: %v", err)
+	}
+	if err := held.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "the record to be read", func() bool { return len(b.Catalog.index.Load().damaged) == 0 })
+	if r, err := b.Catalog.Get(pod); err != nil || r.State != sandbox.Ready {
+		t.Errorf("it is %+v, %v", r, err)
+	}
+}
+
+// TestRecordWithIOErrors stops and removes a pod whose record gives I/O errors, perhaps for good.
+func TestRecordWithIOErrors(t *testing.T) {
+	b := open(t)
+	pod, _ := started(t, b)
+	b.end(t)
+	cannotBeRead(t, b, pod, true)
+	b.reopen(t)
+	if err := errors.Join(b.Stop(t.Context(), pod), b.Remove(t.Context(), pod)); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(b.cfg.Pod(pod)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the pod's directory is left: %v", err)
 	}
 }
 
