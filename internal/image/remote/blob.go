@@ -197,6 +197,7 @@ func (b *Blob) request(from, to int64) request {
 	return request{
 		method: http.MethodGet, path: b.repo.path() + "/" + kind + "/" + b.desc.Digest.String(), accept: accept,
 		from: from, to: to, ranged: from > 0 || to < b.desc.Size, proven: true,
+		manifest: kind == "manifests",
 	}
 }
 

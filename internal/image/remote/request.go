@@ -28,6 +28,7 @@ type request struct {
 	strict bool  // everything instead is of no use
 	proven bool  // a digest proves what comes
 
+	manifest bool          // or an index, no blob
 	answerIn time.Duration // for the answer to begin; the host's stall limit when 0
 }
 

@@ -84,9 +84,12 @@ func announced(h http.Header) rangeSupport {
 func (b *Blob) open(ctx context.Context, s *mirrorState, r request) (*stream, *fault) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stall := s.host.stall
-	r.answerIn = s.host.firstByte
-	if r.strict {
+	switch {
+	case r.manifest: // is small: a cache has it as soon as its own registry answers
+	case r.strict:
 		r.answerIn = stall // the host sends this blob already: it has nothing to fetch before it answers
+	default:
+		r.answerIn = s.host.firstByte
 	}
 	st := &stream{
 		ctx: ctx, mirror: s, watch: watch{clock: b.mirrors.clock, first: r.answerIn, limit: stall, cancel: cancel},
