@@ -189,7 +189,8 @@ func (g *gate) checkRealm(resp *http.Response) *fault {
 	return nil
 }
 
-// faultOfToken says why there is no token.
+// faultOfToken says why there is no token. The registry is there, whatever became of its token server: it is not lost
+// to other pulls, of which one may need no token, or one of another server.
 func faultOfToken(err error, secrets []string) *fault {
 	var status remoteerrors.ErrUnexpectedStatus
 	var already *faultError
@@ -198,7 +199,7 @@ func faultOfToken(err error, secrets []string) *fault {
 	}
 	if !errors.As(err, &status) {
 		f := faultOfError(err)
-		f.text = "fetch a token: " + f.text
+		f.lost, f.text = false, "fetch a token: "+f.text
 		return f
 	}
 	f := faultOfStatus(status.StatusCode)

@@ -18,6 +18,7 @@ type hole struct {
 
 type holes struct {
 	names  map[string]bool
+	err    error // of a connection to them; that nobody picks up when nil
 	healed atomic.Bool
 	dialed atomic.Int64
 }
@@ -29,6 +30,9 @@ func (h hole) RoundTrip(r *http.Request) (*http.Response, error) {
 		return h.next.RoundTrip(r)
 	}
 	h.hosts.dialed.Add(1)
+	if h.hosts.err != nil {
+		return nil, h.hosts.err
+	}
 	return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}
 }
 
@@ -68,6 +72,43 @@ func TestLostMirrorOverPulls(t *testing.T) {
 	clk.advance(lostFor)
 	pulls(5)
 	counts("when it is back", 2, 5, 15)
+}
+
+// TestLostTokenServer has a mirror that is there, and a token server of it that is not: other pulls ask the mirror
+// first all the same, and use it as soon as it has tokens.
+func TestLostTokenServer(t *testing.T) {
+	for name, lost := range map[string]error{
+		"no route": nil, "no name": &net.DNSError{Err: "no such host", IsNotFound: true},
+		"no answer in time": os.ErrDeadlineExceeded, // as of an http.Client with a Timeout
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := giveTokens(t)
+			mirror, origin := serve(t, k.lets), serve(t, nil)
+			bad := &holes{names: map[string]bool{k.host: true}, err: lost}
+			r := newRig(t, Options{clock: quick(), wrap: bad.around})
+			r.mirrors(t, mirror, origin)
+			body := noise(t, 100)
+			mirror.put(body)
+			desc := origin.put(body)
+			for n := range 3 {
+				wants(t, r.repo(t, "registry.test/app", nil), desc, body)
+				if m, o := len(mirror.requests()), len(origin.requests()); m != n+1 || o != n+1 {
+					t.Errorf("after %d pulls the mirror was asked %d times, the registry %d", n+1, m, o)
+				}
+			}
+			repo := r.repo(t, "registry.test/app", nil)
+			wants(t, repo, desc, body)
+			wants(t, repo, desc, body)
+			if m := len(mirror.requests()); m != 4 {
+				t.Errorf("a pull has asked the mirror %d times before another host", m-3)
+			}
+			bad.healed.Store(true)
+			wants(t, r.repo(t, "registry.test/app", nil), desc, body)
+			if o := len(origin.requests()); o != 5 {
+				t.Errorf("the registry was asked %d times, the last time beside a mirror that has tokens", o)
+			}
+		})
+	}
 }
 
 // TestLostHostIsTriedByOne lets one caller at a time find out whether a lost host is back.
