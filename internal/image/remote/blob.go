@@ -34,7 +34,7 @@ type Blob struct {
 // foreign layer and where Options allow it, from the urls of the descriptor when no registry has. It fails with an
 // Error, as reading does. The Blob ends with ctx; the caller closes it.
 func (r *Repository) Open(ctx context.Context, desc ocispec.Descriptor) (*Blob, error) {
-	ctx, stop := context.WithCancel(r.scoped(ctx))
+	ctx, stop := context.WithCancel(ctx)
 	b := &Blob{repo: r, desc: desc, ctx: ctx, stop: stop}
 	b.ahead.blob = b
 	mismatched, suspected := r.mismatches(desc.Digest)
@@ -196,7 +196,7 @@ func (b *Blob) request(from, to int64) request {
 	}
 	return request{
 		method: http.MethodGet, path: b.repo.path() + "/" + kind + "/" + b.desc.Digest.String(), accept: accept,
-		from: from, to: to, ranged: from > 0 || to < b.desc.Size, proven: true,
+		scope: b.repo.scope(), from: from, to: to, ranged: from > 0 || to < b.desc.Size, proven: true,
 		manifest: kind == "manifests",
 	}
 }

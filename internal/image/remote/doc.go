@@ -11,9 +11,9 @@
 // The types to know: a mirrorSet tries the mirrors of a reference for one request, a mirrorState is what the request
 // knows of one of them, and a parallelismProbe finds out whether more connections to a host bring more bytes.
 //
-// The files, in the order in which they read: client, hosts, hosts_keys, auth, resolve, mirrors, request, fault, blob,
-// stream, ahead, parallelism, buffers, lost, foreign, clock, errors.
+// The files, in the order in which they read: client, hosts, hosts_keys, auth, resolve, mirrors, request, away, fault,
+// blob, stream, ahead, parallelism, buffers, lost, foreign, clock, errors.
 //
 // Credentials go to the host they are for, over the scheme and port it is configured with, and to the token server that
-// host names. No redirect takes them along.
+// host names. No redirect takes them along; a registry that it leads to gets a token without credentials.
 package remote

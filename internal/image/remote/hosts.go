@@ -30,6 +30,7 @@ type host struct {
 	outside *http.Client    // for where it redirects to
 	bare    *http.Transport // below client, which may be wrapped
 	gate    *gate
+	away    *awayGates // for where it redirects to; nil for a foreign host
 	foreign bool
 	secrets []string // never to be seen in an error
 	clock   clock
@@ -170,6 +171,7 @@ func (c *Client) host(f docker.RegistryHost, bare *http.Transport, home string, 
 	}
 	h.client, h.outside = c.noRedirects(f.Client.Transport), c.noRedirects(anonymous(bare))
 	h.bare = bare
+	h.away = &awayGates{client: h.outside, stall: h.stall, secrets: h.secrets, gates: map[string]*gate{}}
 	known := who.mayGo(f.Host, home)
 	credentials := func(string) (string, string, error) {
 		if !known {

@@ -6,6 +6,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -193,8 +194,8 @@ func TestTLS(t *testing.T) {
 	})
 }
 
-// TestClientCertificateStaysAtHome redirects from a registry that wants a client certificate to a place that would take
-// one.
+// TestClientCertificateStaysAtHome redirects from a registry that wants a client certificate to one that would take it,
+// as would its token server.
 func TestClientCertificateStaysAtHome(t *testing.T) {
 	ca, cert, key, err := fixture.Certificate("client", net.IPv4(127, 0, 0, 1))
 	if err != nil {
@@ -208,7 +209,19 @@ func TestClientCertificateStaysAtHome(t *testing.T) {
 			h.StartTLS()
 		}
 	}
-	other := start(t, nil, asks(tls.RequestClientCert))
+	var other *server
+	other = start(t, func(w http.ResponseWriter, r *http.Request) bool {
+		switch {
+		case r.URL.Path == "/token":
+			_, _ = io.WriteString(w, `{"token":"anonymous"}`)
+		case r.Header.Get("Authorization") != "Bearer anonymous":
+			w.Header().Set("WWW-Authenticate", `Bearer realm="`+other.URL+`/token"`)
+			w.WriteHeader(http.StatusUnauthorized)
+		default:
+			return false
+		}
+		return true
+	}, asks(tls.RequestClientCert))
 	home := start(t, func(w http.ResponseWriter, r *http.Request) bool {
 		http.Redirect(w, r, other.URL+r.URL.Path, http.StatusTemporaryRedirect)
 		return true
@@ -220,6 +233,9 @@ func TestClientCertificateStaysAtHome(t *testing.T) {
 	r.hosts(t, "registry.test", "server = %q\nca = \"../ca.pem\"\nclient = \"../both.pem\"\n", home.URL)
 	repo := r.repo(t, "registry.test/app", nil)
 	wants(t, repo, desc, []byte("layer"))
+	if n := len(other.requests()); n != 3 {
+		t.Errorf("it was asked %d times; want it twice, and once for a token", n)
+	}
 	for _, q := range other.requests() {
 		if len(q.TLS.PeerCertificates) > 0 {
 			t.Error("the certificate went along")

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/errdefs"
 )
 
@@ -21,6 +22,7 @@ import (
 type request struct {
 	method string
 	path   string // below the API's root: <repository>/blobs/<digest>
+	scope  string // of the token that the host may want for it
 	accept string
 	from   int64 // the first byte wanted
 	to     int64 // the byte behind the last one wanted
@@ -96,7 +98,7 @@ func (h *host) url(p string) *url.URL {
 }
 
 // follow sends a request to u and on to where it is redirected. From the first place that is not the host's own (away),
-// it carries nothing that was meant for the host.
+// it carries nothing that was meant for the host: where a registry there wants a token, it is one without credentials.
 func (h *host) follow(ctx context.Context, r request, u *url.URL, away bool, memo *target) (*http.Response, *fault) {
 	for range mostRedirects {
 		resp, f := h.send(ctx, r, u, away)
@@ -126,11 +128,15 @@ func (h *host) judge(resp *http.Response, u *url.URL, away bool, memo *target) (
 		return resp, nil
 	}
 	defer drop(resp)
-	f := faultOfAnswer(resp, time.Now(), h.secrets)
-	if away && u.Host != h.name {
+	return nil, h.from(u, faultOfAnswer(resp, time.Now(), h.secrets))
+}
+
+// from adds to a fault of u where that is, when the host has redirected there.
+func (h *host) from(u *url.URL, f *fault) *fault {
+	if u.Host != h.name {
 		f.text = "redirects to " + u.Host + ": " + f.text
 	}
-	return nil, f
+	return f
 }
 
 // send makes one exchange, or as many as it takes to be authorized: a token may run out again before it is used, a
@@ -141,13 +147,15 @@ func (h *host) send(ctx context.Context, r request, u *url.URL, away bool) (*htt
 		if err != nil {
 			return nil, &fault{kind: errdefs.ErrUnknown, text: plainText(err)}
 		}
-		client, age := h.outside, 0
+		client, g, scoped, age := h.outside, h.away.of(u), ctx, 0
 		if !away {
-			client = h.client
+			client, g, scoped = h.client, h.gate, docker.WithScope(ctx, r.scope)
 			addHeader(req.Header, h.header)
+		}
+		if g != nil {
 			var f *fault
-			if age, f = h.gate.sign(ctx, req); f != nil {
-				return nil, f
+			if age, f = g.sign(scoped, req); f != nil {
+				return nil, h.from(u, f)
 			}
 		}
 		resp, err := h.exchange(client, req, r.answerIn)
@@ -158,13 +166,18 @@ func (h *host) send(ctx context.Context, r request, u *url.URL, away bool) (*htt
 			resp.Body = h.brief(resp.Body)
 		}
 		sent := req.Header.Get("Authorization")
-		if resp.StatusCode != http.StatusUnauthorized || away || try > 2 || try > 0 && !strings.HasPrefix(sent, "Bearer ") {
+		if resp.StatusCode != http.StatusUnauthorized || try > 2 || try > 0 && !strings.HasPrefix(sent, "Bearer ") {
 			return resp, nil
 		}
-		f := h.gate.challenge(ctx, resp, age)
+		if away {
+			if g = h.away.asked(resp); g == nil {
+				return resp, nil
+			}
+		}
+		f := g.challenge(ctx, resp, age)
 		drop(resp)
 		if f != nil {
-			return nil, f
+			return nil, h.from(u, f)
 		}
 	}
 }
@@ -257,9 +270,8 @@ func (h *host) lost(ctx context.Context, err error, u *url.URL) *fault {
 	f := faultOfError(err)
 	if u.Host != h.name {
 		f.lost = false // the host itself was there
-		f.text = "redirects to " + u.Host + ": " + f.text
 	}
-	return f
+	return h.from(u, f)
 }
 
 func (r request) build(ctx context.Context, u *url.URL) (*http.Request, error) {
@@ -313,8 +325,11 @@ func addHeader(to, from http.Header) {
 }
 
 // sameOrigin reports whether two URLs have scheme, host and port in common.
-func sameOrigin(a, b *url.URL) bool {
-	return strings.EqualFold(a.Scheme, b.Scheme) && strings.EqualFold(a.Hostname(), b.Hostname()) && portOf(a) == portOf(b)
+func sameOrigin(a, b *url.URL) bool { return originOf(a) == originOf(b) }
+
+// originOf is scheme, host and port of a URL, the same for all ways to write them.
+func originOf(u *url.URL) string {
+	return strings.ToLower(u.Scheme+"://"+u.Hostname()) + ":" + portOf(u)
 }
 
 func portOf(u *url.URL) string {

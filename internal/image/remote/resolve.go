@@ -36,8 +36,7 @@ func (r *Repository) Resolve(ctx context.Context) (ocispec.Descriptor, error) {
 	if d, ok := r.ref.(reference.Digested); ok {
 		caps, want, name = docker.HostCapabilityPull, d.Digest(), d.Digest().String()
 	}
-	ctx = r.scoped(ctx)
-	ask := request{path: r.path() + "/manifests/" + name, accept: manifestTypes, proven: want != ""}
+	ask := request{path: r.path() + "/manifests/" + name, scope: r.scope(), accept: manifestTypes, proven: want != ""}
 	if desc, ok := r.resolveAgain(ctx, ask, want); ok {
 		return desc, nil
 	}
@@ -145,10 +144,8 @@ func (a *answers) named(d digest.Digest) bool {
 	return a.resolved[d]
 }
 
-// scoped makes requests ask for tokens that allow reading this repository.
-func (r *Repository) scoped(ctx context.Context) context.Context {
-	return docker.WithScope(ctx, "repository:"+r.path()+":pull")
-}
+// scope is that of tokens that allow reading this repository.
+func (r *Repository) scope() string { return "repository:" + r.path() + ":pull" }
 
 // resolve asks one host, by HEAD, and by GET one that does not say enough.
 func (h *host) resolve(
@@ -163,7 +160,7 @@ func (h *host) resolve(
 			desc.Digest = want
 		}
 		if desc.Digest != "" && desc.Size > 0 {
-			desc, f = h.checked(desc, want)
+			desc, f = checked(desc, want)
 			return desc, true, f
 		}
 	} else if !refusesHead(f.status) {
@@ -201,7 +198,7 @@ func (h *host) resolveByGet(ctx context.Context, req request, want digest.Digest
 		return desc, h.lost(ctx, err, h.base)
 	}
 	desc.Digest = sum.Digest()
-	return h.checked(desc, want)
+	return checked(desc, want)
 }
 
 // described reads what the headers of an answer say of the content.
@@ -213,7 +210,7 @@ func described(resp *http.Response) ocispec.Descriptor {
 	}
 }
 
-func (h *host) checked(desc ocispec.Descriptor, want digest.Digest) (ocispec.Descriptor, *fault) {
+func checked(desc ocispec.Descriptor, want digest.Digest) (ocispec.Descriptor, *fault) {
 	if err := desc.Digest.Validate(); err != nil {
 		return desc, &fault{kind: errdefs.ErrDataLoss, text: "its answer has no valid digest"}
 	}
