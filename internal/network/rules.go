@@ -41,6 +41,9 @@ func clearRules(ctx context.Context, run runProgram, log *slog.Logger, pod, netw
 		save := exec.Command(family+"-save", "-t", "nat")
 		save.Stdout = left
 		if err := run(ctx, runName(pod), save); err != nil {
+			if ctx.Err() != nil { // the next DEL has time to look
+				return fmt.Errorf("look in %s for rules that a cut-off CNI plugin has left for pod %s: %w", family, pod, err)
+			}
 			// A kernel without the table has no rules in it. One that cannot be asked now may have.
 			log.Warn("rules that a cut-off CNI plugin may have left cannot be looked for",
 				"pod", pod, "error", err)

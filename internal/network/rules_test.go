@@ -53,6 +53,48 @@ func TestRulesOfCutOffPlugins(t *testing.T) {
 	h.detach(other)
 }
 
+// TestLookForRulesThatIsCutOff ends the time for a DEL while it looks for what a plugin has left that was killed. The
+// attachment stays, so that the next DEL looks again.
+func TestLookForRulesThatIsCutOff(t *testing.T) {
+	for _, tool := range []string{"iptables-save", "iptables-restore", "ip6tables-save", "ip6tables-restore"} {
+		t.Run(tool, func(t *testing.T) {
+			dir, change := script(t, "bridge", cutOff)
+			var end context.CancelCauseFunc
+			h := newHost(t, bridgeDual, change, func(c *Config) {
+				run := c.Run
+				c.Run = func(ctx context.Context, name string, cmd *exec.Cmd) error {
+					if strings.HasSuffix(cmd.Path, "/"+tool) && end != nil {
+						end(errors.New("the time is over"))
+					}
+					return run(ctx, name, cmd)
+				}
+			})
+			before := rules(t)
+			p := h.pod(Port{HostPort: 8096, ContainerPort: 80})
+			h.attach(p)
+			output(t, "touch", dir+"/del")
+			if err := h.Detach(t.Context(), p); err == nil || !strings.Contains(rules(t), p.ID) {
+				t.Fatalf("the plugin was killed, and has left no rule that could be lost: %v", err)
+			}
+			var ctx context.Context
+			ctx, end = context.WithCancelCause(t.Context())
+			err := h.Detach(ctx, p)
+			var failed *DetachError
+			if !errors.As(err, &failed) || !strings.Contains(err.Error(), "the time is over") {
+				t.Errorf("%v", err)
+			}
+			if ids, err := h.Attachments(); err != nil || len(ids) != 1 {
+				t.Errorf("attachments %v, %v", ids, err)
+			}
+			end = nil
+			h.detach(p)
+			if now := rules(t); now != before {
+				t.Errorf("the rules were\n%s\nand are\n%s", before, now)
+			}
+		})
+	}
+}
+
 // cutOffTool is iptables, which is killed once: when portmap has it remove a chain that it makes just for that, in case
 // an earlier release has left one. portmap does not mind.
 const cutOffTool = `case "$*" in *"-X CNI-SN-"*) if mkdir "$0.once" 2>/dev/null; then kill -9 $$; fi ;; esac
