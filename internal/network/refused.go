@@ -7,31 +7,59 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/fail"
 )
 
 // An attachment whose ADD never succeeded is given up after so many DELs that a plugin refused, the first of them so
 // long ago. An ADD that was cut off may have made something all the same, and a plugin may refuse a DEL because of what
-// passes, such as an agent that starts again: the time is for that.
+// passes, such as an agent that starts again: the time is for that. Both are counted anew after a boot, when agents
+// start, too.
 const (
 	refusedTries = 5
 	refusedFor   = 2 * time.Minute
 )
 
-// refusals are the DELs of an attachment that a plugin has refused.
+// refusals are the DELs of an attachment that a plugin has refused, in one boot.
 type refusals struct {
-	Tries int       `json:"tries"`
-	Since time.Time `json:"since"` // the first
+	Tries int           `json:"tries"`
+	Since time.Time     `json:"since"`          // the first, for people: the clock may be set meanwhile
+	Boot  string        `json:"boot,omitempty"` // missing in records of earlier releases
+	At    time.Duration `json:"at,omitempty"`   // the first, by the time of that boot
+}
+
+// add counts a refusal. The first of a boot begins anew, whatever there is of another boot; r may be nil.
+func (r *refusals) add() *refusals {
+	boot, now := bootTime()
+	if r == nil || r.Boot == "" || r.Boot != boot {
+		r = &refusals{Since: time.Now(), Boot: boot, At: now}
+	}
+	r.Tries++
+	return r
 }
 
 // enough reports whether an attachment that never succeeded is given up.
-func (r *refusals) enough() bool { return r.Tries >= refusedTries && time.Since(r.Since) >= refusedFor }
+func (r *refusals) enough() bool {
+	_, now := bootTime()
+	return r.Tries >= refusedTries && now-r.At >= refusedFor
+}
+
+// bootTime returns the id of this boot and the time in it: for how long the machine has run, without the time that it
+// was suspended, in which no agent starts either. Nobody sets that clock.
+func bootTime() (boot string, now time.Duration) {
+	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // of a clock that every Linux has
+	return strings.TrimSpace(string(id)), time.Duration(t.Nano())
+}
 
 // passingCodes are the errors by which a plugin says that a later call may succeed (CNI specification, Error).
 var passingCodes = []uint{types.ErrIOFailure, types.ErrTryAgainLater, types.ErrPluginNotAvailable,
@@ -69,10 +97,7 @@ func (n *Network) unfinished(ctx context.Context, a *attachment, on *attached) e
 	if a.Guessed {
 		return err // it may have succeeded
 	}
-	if a.Refused == nil {
-		a.Refused = &refusals{Since: time.Now()}
-	}
-	a.Refused.Tries++
+	a.Refused = a.Refused.add()
 	if !a.Refused.enough() {
 		if e := n.attachments.write(a); e != nil {
 			n.log.Warn("a refusal to detach a pod could not be recorded", "pod", a.Pod, "error", e)

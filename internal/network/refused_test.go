@@ -33,7 +33,8 @@ func (h *host) refusedLongAgo(p Pod) {
 	if err != nil || a.Refused == nil {
 		h.t.Fatalf("%+v, %v", a, err)
 	}
-	a.Refused = &refusals{Tries: refusedTries - 1, Since: time.Now().Add(-refusedFor)}
+	a.Refused.Tries = refusedTries - 1
+	a.Refused.At -= refusedFor
 	must(h.t, h.attachments.write(a))
 }
 
@@ -85,6 +86,55 @@ func TestRefusedAttachmentIsGivenUp(t *testing.T) {
 	}
 	if !strings.Contains(text.String(), "the attachment of a pod is given up") {
 		t.Errorf("the log: %s", text)
+	}
+}
+
+// TestRefusalsTrustNoWallClock has the clock be set, and the machine boot, while an attachment is refused. That neither
+// keeps it for ever nor gives it up at once.
+func TestRefusalsTrustNoWallClock(t *testing.T) {
+	boot, now := bootTime()
+	if boot == "" || now <= 0 {
+		t.Fatalf("boot %q, %v", boot, now)
+	}
+	const year = 365 * 24 * time.Hour
+	for name, c := range map[string]struct {
+		since time.Duration // from now
+		boot  string
+		at    time.Duration
+		again bool // it begins anew
+	}{
+		"back":                     {year, boot, now, false},
+		"ahead":                    {-year, boot, now, false},
+		"back, earlier release":    {year, "", 0, true},
+		"ahead, earlier release":   {-year, "", 0, true},
+		"another boot, for longer": {-time.Hour, "another", now + year, true},
+		"another boot, long ago":   {-time.Hour, "another", now - year, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, change := script(t, "refuses", refusing)
+			h := newHost(t, `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"refuses"}]}`, change)
+			p := h.pod()
+			h.fails(p)
+			a, err := h.attachments.read(p.ID)
+			must(t, err)
+			a.Refused = &refusals{Tries: refusedTries, Since: time.Now().Add(c.since), Boot: c.boot, At: c.at}
+			must(t, h.attachments.write(a))
+			for range 2 {
+				h.open()
+				if err := h.Detach(t.Context(), p); err == nil {
+					t.Fatal("given up at once")
+				}
+			}
+			tries := refusedTries + 2
+			if c.again {
+				tries = 2
+			}
+			if a, err = h.attachments.read(p.ID); err != nil || a.Refused.Tries != tries || a.Refused.Boot != boot {
+				t.Fatalf("%+v, %v; want %d tries", a.Refused, err, tries)
+			}
+			h.refusedLongAgo(p)
+			h.detach(p)
+		})
 	}
 }
 
