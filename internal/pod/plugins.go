@@ -248,12 +248,16 @@ func value[T any](p *T) (v T) {
 }
 
 // Known are the pods and containers that plugins know, or should: what begins is among them before anybody is told of
-// it.
+// it. Plugins join before the pods of an earlier daemon are adopted: what lived of them in another boot is not among
+// them, whatever the records say until then. Plugins are told of its end.
 func (s *Pods) Known() (pods []*sandbox.Record, containers map[sandbox.ID]*sandbox.Record) {
 	containers = map[sandbox.ID]*sandbox.Record{}
 	for _, p := range s.Catalog.index.Load().pods {
 		r := p.record()
 		if r.State != sandbox.Ready && (r.State != sandbox.Creating || !p.notified.hasBegun()) {
+			continue
+		}
+		if r.Boot != s.cfg.Boot || !closed(p.adopted) && vanished(p, r) {
 			continue
 		}
 		pods = append(pods, r)

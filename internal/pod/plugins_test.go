@@ -3,12 +3,15 @@ package pod
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync"
 	"testing"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/runtime"
 	"berth/internal/sandbox"
 )
 
@@ -30,6 +33,94 @@ func (a *asked) Limits(
 	_ context.Context, _ *sandbox.Record, _ *sandbox.Container, want *runtimeapi.LinuxContainerResources,
 ) (*runtimeapi.LinuxContainerResources, []Change, error) {
 	return want, a.change, a.refuse
+}
+
+// audience is plugins that note the ends that they are told of.
+type audience struct {
+	asked
+	mu   sync.Mutex // guards ends
+	ends []string
+}
+
+func (a *audience) Tell(_ context.Context, m Moment, r *sandbox.Record, c *sandbox.Container) ([]Change, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch m {
+	case PodStop:
+		a.ends = append(a.ends, "pod "+string(r.ID))
+	case ContainerStop:
+		a.ends = append(a.ends, "container "+string(c.ID))
+	}
+	return nil, nil
+}
+
+func (a *audience) told() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.ends)
+}
+
+// Plugins that join before the pods are adopted are not shown what lived in another boot, whose processes are gone and
+// whose PIDs others may have. They are told of its end, once.
+func TestPluginsAreNotShownAnotherBoot(t *testing.T) {
+	for name, node := range map[string]struct {
+		boot string
+		left bool // the run directory
+		want bool // it is known
+	}{
+		"the daemon restarts":            {"boot-1", true, true},
+		"the node restarts":              {"boot-2", true, false},
+		"a node that is a container too": {"boot-1", false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, a := open(t), &audience{}
+			m := &missing{driver: b.drv, process: sleeper(t, node.want)}
+			b.cfg.Runtime, b.cfg.Plugins = m, a
+			b.end(t)
+			unmount := inMemory(t, b.cfg.State)
+			b.reopen(t)
+			pod, ctr := started(t, b)
+			b.end(t)
+			if !node.want {
+				clear(m.live)
+				b.unmount(t, pod)
+				unmountForTest(t, b.cfg.Rootfs(pod, ctr))
+			}
+			if !node.left {
+				unmount()
+			}
+			b.cfg.Boot = node.boot
+			pods, err := Open(b.cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.Pods, b.drv.pods = pods, pods
+			known := func() bool {
+				records, in := b.Known()
+				if len(records) != len(in) {
+					t.Errorf("%d pods and %d containers are known", len(records), len(in))
+				}
+				return in[ctr] != nil
+			}
+			if got := known(); got != node.want {
+				t.Errorf("before the adoption, the container is known: %v", got)
+			}
+			m.inv = runtime.Inventory{Containers: map[string]runtime.Found{string(ctr): {State: runtime.Running}}}
+			<-pods.Recover()
+			if got := known(); got != node.want {
+				t.Errorf("after the adoption, the container is known: %v", got)
+			}
+			if node.want {
+				return
+			}
+			wait(t, "the pod to be stopped", func() bool { r, _ := b.Catalog.Get(pod); return r.State == sandbox.Stopped })
+			b.end(t)
+			if got, want := a.told(), []string{"container " + string(ctr), "pod " + string(pod)}; !slices.Equal(got, want) {
+				t.Errorf("told of the ends of %v, wanted %v", got, want)
+			}
+			b.reopen(t)
+		})
+	}
 }
 
 // groups are cgroups that note the limits that they are given.
