@@ -22,6 +22,14 @@ import (
 // crunGroup is the cgroup that crun makes in a scope on cgroup v2, with the limits of the scope.
 const crunGroup = "container"
 
+// unitFiles are the files in which systemd writes what it knows of a scope, in an order in which they can be written.
+// cpu.idle is before cpu.weight, which cannot be written while it is 1.
+var unitFiles = []string{
+	"cpu.idle", "cpu.weight", "cpu.max", "cpuset.cpus", "cpuset.mems", "io.weight", "io.bfq.weight", "memory.min",
+	"memory.low", "memory.high", "memory.max", "memory.swap.max", "memory.zswap.max", "memory.zswap.writeback",
+	"memory.oom.group", "pids.max",
+}
+
 // SetLimits changes the limits of a container: all that want has, or none. They are written to its cgroup, and told to
 // systemd, which writes what it knows of a unit whenever it sees a reason to.
 func (u *Units) SetLimits(ctx context.Context, ctr string, was, want *specs.LinuxResources) (
@@ -44,18 +52,17 @@ func (u *Units) SetLimits(ctx context.Context, ctr string, was, want *specs.Linu
 	if v2 && want.CPU != nil {
 		properties = append(properties, u.cpuWritten(path, want.CPU)...)
 	}
-	unit, err := u.setProperties(ctx, filepath.Base(path), properties)
+	unit, err := u.setProperties(ctx, path, properties)
 	if err != nil {
 		return nil, errors.Join(err, files())
 	}
 	return func() error {
-		// First, since it looks that no process is killed for a limit of memory that is lower again, and last, since
-		// systemd writes too.
+		// The files are first, since it is looked that no process is killed for a limit of memory that is lower again.
 		err := files()
 		if used := (*limits.UsageError)(nil); errors.As(err, &used) {
 			return err
 		}
-		return errors.Join(unit(), files())
+		return errors.Join(err, unit())
 	}, nil
 }
 
@@ -75,11 +82,12 @@ func (u *Units) cpuWritten(path string, c *specs.LinuxCPU) (all []property) {
 	return all
 }
 
-// setProperties changes properties of a scope until the next boot: all or none.
-func (u *Units) setProperties(ctx context.Context, scope string, want []property) (putBack func() error, err error) {
+// setProperties changes properties of the scope at path until the next boot: all or none.
+func (u *Units) setProperties(ctx context.Context, path string, want []property) (putBack func() error, err error) {
 	if len(want) == 0 {
 		return func() error { return nil }, nil
 	}
+	scope := filepath.Base(path)
 	object, err := u.Manager.object(ctx, scope)
 	if err != nil {
 		return nil, err
@@ -96,10 +104,24 @@ func (u *Units) setProperties(ctx context.Context, scope string, want []property
 		}
 		old = append(old, property{p.Name, v})
 	}
-	if err := u.Manager.setProperties(ctx, scope, want); err != nil {
-		return nil, err
+	putBack = func() error {
+		_, err := u.tell(context.WithoutCancel(ctx), path, old)
+		return err
 	}
-	return func() error { return u.Manager.setProperties(context.WithoutCancel(ctx), scope, old) }, nil
+	told, err := u.tell(ctx, path, want)
+	if err != nil && told {
+		err = errors.Join(err, putBack())
+	}
+	return putBack, err
+}
+
+// tell has systemd change properties of the scope at path, and leaves the cgroup as it is. systemd writes all that it
+// knows of a scope then, whichever property is changed: the quota in whole percents, and its defaults where the OCI
+// runtime told it nothing, as of a limit of swap that is 0 and of memory.oom.group. told says that they are changed.
+func (u *Units) tell(ctx context.Context, path string, p []property) (told bool, err error) {
+	restore := limits.Keep(filepath.Join(u.Mount, path), unitFiles...)
+	err = u.Manager.setProperties(ctx, filepath.Base(path), p)
+	return err == nil, errors.Join(err, restore())
 }
 
 func (m *Manager) setProperties(ctx context.Context, unit string, p []property) error {

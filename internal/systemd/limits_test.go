@@ -2,10 +2,13 @@ package systemd
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/godbus/dbus/v5"
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
@@ -39,5 +42,57 @@ func TestLimitsAsSystemdHasThem(t *testing.T) {
 	}
 	if got := bits("3"); !slices.Equal(got, []byte{8}) {
 		t.Errorf("processor 3 is %v", got)
+	}
+}
+
+// systemd writes all that it knows of a unit when one of its properties is set: a quota in whole percents, and the
+// defaults of what nobody has told it. The files of the container keep what they said, exactly.
+func TestLimitsStayAsTheyWereWritten(t *testing.T) {
+	files := map[string]string{
+		"cpu.max": "1500 100000", "cpu.weight": "39", "memory.max": "4096", "memory.swap.max": "0", "memory.oom.group": "1",
+		"io.weight": "default 200", "cpuset.cpus": "", "pids.max": "77",
+	}
+	f := &fake{scope: "a.scope", properties: map[string]dbus.Variant{
+		"CPUQuotaPerSecUSec": dbus.MakeVariant(infinity), "CPUQuotaPeriodUSec": dbus.MakeVariant(infinity),
+		"CPUWeight": dbus.MakeVariant(uint64(39)), "MemoryMax": dbus.MakeVariant(uint64(4096)),
+	}}
+	u, dir := faked(t, f, files)
+	f.applied = func(p map[string]dbus.Variant) {
+		quota := "max 100000"
+		if n := p["CPUQuotaPerSecUSec"].Value().(uint64); n != infinity {
+			quota = fmt.Sprint(n/10, " 100000")
+		}
+		for name, text := range map[string]string{
+			"cpu.max": quota, "cpu.weight": fmt.Sprint(p["CPUWeight"].Value()), "memory.max": fmt.Sprint(p["MemoryMax"].Value()),
+			"memory.swap.max": "max", "memory.oom.group": "0", "io.weight": "default 100",
+		} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text+"\n"), 0o644); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	check := func(when string) {
+		t.Helper()
+		for name, want := range files {
+			data, err := os.ReadFile(filepath.Join(dir, name))
+			if got := strings.TrimSpace(string(data)); err != nil || got != want {
+				t.Errorf("%s: %s is %q (%v), wanted %q", when, name, got, err, want)
+			}
+		}
+	}
+	for when, p := range map[string][]property{
+		"a quota":  u.cpuWritten("/pod.slice/a.scope", &specs.LinuxCPU{Quota: new(int64)}),
+		"a weight": {set("CPUWeight", uint64(39))},
+		"a memory": {set("MemoryMax", uint64(4096))},
+	} {
+		putBack, err := u.setProperties(t.Context(), "/pod.slice/a.scope", p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		check(when)
+		if err := putBack(); err != nil {
+			t.Error(err)
+		}
+		check(when + ", put back")
 	}
 }

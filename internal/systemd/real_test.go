@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
+
 	"berth/internal/cgroup"
 	"berth/test/timeouts"
 )
@@ -269,6 +271,70 @@ func TestEndContainerOfAnotherName(t *testing.T) {
 		if err := u.RemovePod(t.Context(), pod); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestLimitsOfAScope changes limits of a scope that has some that systemd was not told of, as an OCI runtime leaves it.
+// Each change is exact, and changes nothing else.
+func TestLimitsOfAScope(t *testing.T) {
+	u := real(t)
+	pod, ctr := random(32), random(32)
+	h := scope(t, u, u.podSlice(pod), ctr)
+	defer h.end()
+	path, err := u.Manager.cgroupOf(t.Context(), scopeOf(u, ctr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := map[string]string{
+		"cpu.max": "1500 100000", "cpu.weight": "39", "memory.max": "67108864", "memory.swap.max": "0",
+		"memory.oom.group": "1", "memory.high": "58720256",
+	}
+	for name, text := range now {
+		if err := cgroup.Write(filepath.Join(u.Mount, path, name), text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(when string) {
+		t.Helper()
+		for name, want := range now {
+			data, err := os.ReadFile(filepath.Join(u.Mount, path, name))
+			if got := strings.TrimSpace(string(data)); err != nil || got != want {
+				t.Errorf("%s: %s is %q (%v), wanted %q", when, name, got, err, want)
+			}
+		}
+	}
+	group := u.podSlice(pod) + ":" + u.Naming.ScopePrefix(u.Instance) + ":" + ctr
+	quota, period, memory := int64(15500), uint64(100000), int64(96<<20)
+	for _, c := range []struct {
+		want      specs.LinuxResources
+		file, has string
+	}{
+		{specs.LinuxResources{CPU: &specs.LinuxCPU{Quota: &quota, Period: &period}}, "cpu.max", "15500 100000"},
+		{specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &memory}}, "memory.max", "100663296"},
+		{specs.LinuxResources{Unified: map[string]string{"cpu.weight": "77"}}, "cpu.weight", "77"},
+		{specs.LinuxResources{Unified: map[string]string{"memory.zswap.max": "0"}}, "memory.zswap.max", "0"},
+	} {
+		if _, err := os.Stat(filepath.Join(u.Mount, path, c.file)); err != nil {
+			continue // a kernel without zswap
+		}
+		putBack, err := u.SetLimits(t.Context(), group, nil, &c.want)
+		if err != nil {
+			t.Fatalf("%s: %v", c.file, err)
+		}
+		before := now[c.file]
+		now[c.file] = c.has
+		check(c.file)
+		if before == "" {
+			before = "max"
+		}
+		now[c.file] = before
+		if err := putBack(); err != nil {
+			t.Error(err)
+		}
+		check(c.file + ", put back")
+	}
+	if err := u.RemovePod(t.Context(), pod); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -89,6 +89,40 @@ func TestUnifiedResources(t *testing.T) {
 	})
 }
 
+// TestUpdatesAreExact changes one limit after the other, each exactly and without a change of another. Of the scope of a
+// container, systemd knows quotas in whole percents, and not all that the runtime has limited.
+func TestUpdatesAreExact(t *testing.T) {
+	onV2(t)
+	each(t, func(r rig) {
+		c := r.pod().start(busybox("main", "sleep 100", resources(func(l *v1.LinuxContainerResources) {
+			l.CpuPeriod, l.CpuQuota, l.CpuShares = 100000, 150000, 512
+			l.MemoryLimitInBytes, l.MemorySwapLimitInBytes = 64<<20, 64<<20
+			l.Unified = map[string]string{"memory.oom.group": "1"}
+		})))
+		now := map[string]string{
+			"cpu.max": "150000 100000", "memory.max": "67108864", "memory.swap.max": "0", "memory.oom.group": "1",
+		}
+		for _, update := range []struct {
+			limits    *v1.LinuxContainerResources
+			file, has string
+		}{
+			{&v1.LinuxContainerResources{CpuQuota: 15500}, "cpu.max", "15500 100000"},
+			{&v1.LinuxContainerResources{MemoryLimitInBytes: 96 << 20}, "memory.max", "100663296"},
+			{&v1.LinuxContainerResources{CpuShares: 1024}, "", ""},
+		} {
+			r.ok(c.limit(update.limits))
+			if update.file != "" {
+				now[update.file] = update.has
+			}
+			for name, want := range now {
+				if got := c.setting(name); !strings.Contains(" "+got+" ", " "+want+" ") {
+					r.Errorf("after %v, %s is %q, wanted %s", update.limits, name, got, want)
+				}
+			}
+		}
+	})
+}
+
 // TestWeightAndSwap gives containers of one pod shares of the processor and leaves to swap, as a kubelet does by their
 // requests.
 func TestWeightAndSwap(t *testing.T) {

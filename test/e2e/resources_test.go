@@ -76,11 +76,7 @@ func TestUpdateContainerResources(t *testing.T) {
 		now.CpusetCpus = "0-1"
 		r.ok(c.limit(&v1.LinuxContainerResources{MemoryLimitInBytes: 96 * mib, CpuQuota: -1}))
 		now.MemoryLimitInBytes, now.CpuQuota = 96*mib, -1
-		period := "40000"
-		if node.GroupsOf(r.n).Systemd {
-			period = "-" // without a quota it says nothing, and systemd puts its own there
-		}
-		c.wantLimits(now, "100663296 - "+period+" - 0-1")
+		c.wantLimits(now, "100663296 - 40000 - 0-1")
 		before := c.limits()
 
 		for _, bad := range []struct {

@@ -93,6 +93,34 @@ func apply(all []setting) (putBack func() error, err error) {
 	return putBack, nil
 }
 
+// Keep reads files of a cgroup of v2; those that are not there are left out. restore writes again what differs by then,
+// for a caller that has had somebody else write there.
+func Keep(dir string, names ...string) (restore func() error) {
+	var kept []setting
+	read := func(file string) (text string, ok bool) {
+		data, err := os.ReadFile(file)
+		return strings.TrimSpace(string(data)), err == nil
+	}
+	for _, name := range names {
+		file := filepath.Join(dir, name)
+		if text, ok := read(file); ok {
+			kept = append(kept, setting{file, text})
+		}
+	}
+	return func() error {
+		var errs []error
+		for _, s := range kept {
+			if text, ok := read(s.file); ok && text == s.value {
+				continue
+			}
+			for line := range strings.SplitSeq(s.value, "\n") {
+				errs = append(errs, setting{s.file, line}.restore())
+			}
+		}
+		return errors.Join(errs...)
+	}
+}
+
 // restore writes what was there before. Of a limit of memory that is lower again, what is in use by now above it is
 // given back first; where it cannot be, the higher limit stays: with the lower one the kernel would kill processes.
 func (s setting) restore() error {
