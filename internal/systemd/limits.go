@@ -82,7 +82,7 @@ func (u *Units) cpuWritten(path string, c *specs.LinuxCPU) (all []property) {
 	return all
 }
 
-// setProperties changes properties of the scope at path until the next boot: all or none.
+// setProperties changes properties of the scope at path until the next boot: all that this systemd has, or none.
 func (u *Units) setProperties(ctx context.Context, path string, want []property) (putBack func() error, err error) {
 	if len(want) == 0 {
 		return func() error { return nil }, nil
@@ -95,24 +95,38 @@ func (u *Units) setProperties(ctx context.Context, path string, want []property)
 	if object == "" {
 		return nil, fmt.Errorf("systemd does not know the scope %s", scope)
 	}
-	var old []property
+	var old, known []property
 	for _, p := range want {
 		var v dbus.Variant
-		if err := u.Manager.send(ctx, object, "org.freedesktop.DBus.Properties.Get", []any{service + ".Scope", p.Name},
-			[]any{&v}); err != nil {
+		err := u.Manager.send(ctx, object, "org.freedesktop.DBus.Properties.Get", []any{service + ".Scope", p.Name},
+			[]any{&v})
+		if lacksProperty(err) {
+			continue // the file has it
+		}
+		if err != nil {
 			return nil, fmt.Errorf("ask systemd for %s of %s: %w", p.Name, scope, err)
 		}
-		old = append(old, property{p.Name, v})
+		old, known = append(old, property{p.Name, v}), append(known, p)
+	}
+	if len(known) == 0 {
+		return func() error { return nil }, nil
 	}
 	putBack = func() error {
 		_, err := u.tell(context.WithoutCancel(ctx), path, old)
 		return err
 	}
-	told, err := u.tell(ctx, path, want)
+	told, err := u.tell(ctx, path, known)
 	if err != nil && told {
 		err = errors.Join(err, putBack())
 	}
 	return putBack, err
+}
+
+// lacksProperty reports whether err says that this systemd has no such property, as one before 253 has none for
+// memory.zswap.max.
+func lacksProperty(err error) bool {
+	var said dbus.Error
+	return errors.As(err, &said) && said.Name == "org.freedesktop.DBus.Error.UnknownProperty"
 }
 
 // tell has systemd change properties of the scope at path, and leaves the cgroup as it is. systemd writes all that it

@@ -96,3 +96,29 @@ func TestLimitsStayAsTheyWereWritten(t *testing.T) {
 		check(when + ", put back")
 	}
 }
+
+// A systemd before 253 has no property for memory.zswap.max. It is told what it knows; the file has the limit.
+func TestPropertiesThatSystemdLacks(t *testing.T) {
+	f := &fake{scope: "a.scope", properties: map[string]dbus.Variant{"MemoryMax": dbus.MakeVariant(infinity)}}
+	u, _ := faked(t, f, nil)
+	zswap := &specs.LinuxResources{Unified: map[string]string{"memory.zswap.max": "4096"}}
+	both := &specs.LinuxResources{Unified: map[string]string{"memory.zswap.max": "4096", "memory.max": "8192"}}
+	for _, c := range []struct {
+		want *specs.LinuxResources
+		has  uint64
+	}{{zswap, infinity}, {both, 8192}} {
+		putBack, err := u.setProperties(t.Context(), "/pod.slice/a.scope", unitLimits(c.want, true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := f.has("MemoryMax"); got != c.has {
+			t.Errorf("with %v, MemoryMax is %v", c.want.Unified, got)
+		}
+		if err := putBack(); err != nil {
+			t.Error(err)
+		}
+		if got := f.has("MemoryMax"); got != infinity {
+			t.Errorf("with %v put back, MemoryMax is %v", c.want.Unified, got)
+		}
+	}
+}
