@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cgroup"
@@ -121,6 +124,54 @@ func TestUpdatesAreExact(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestLimitBelowTheCache lowers the limit of a container below what is in use, of which most is the cache of a file that
+// it has read. The kernel gives that back: when it is asked to, or by itself where it cannot be asked (before Linux 5.19).
+func TestLimitBelowTheCache(t *testing.T) {
+	onV2(t)
+	each(t, func(r rig) {
+		const size, limit = 64 << 20, 32 << 20
+		dir := cacheable(r, size)
+		c := r.pod().start(busybox("main", "cat /data/file >/dev/null; echo read; sleep 1000", func(c *v1.ContainerConfig) {
+			c.Linux.Resources.MemoryLimitInBytes, c.Linux.Resources.MemorySwapLimitInBytes = 4*size, 4*size
+			c.Mounts = []*v1.Mount{{HostPath: dir, ContainerPath: "/data", Readonly: true}}
+		}))
+		c.logged("read\n")
+		first, _, _ := strings.Cut(c.setting("memory.current"), " ")
+		if used, err := strconv.Atoi(first); err != nil || used < (size+limit)/2 {
+			r.Fatalf("%q bytes are in use after %d were read", first, size)
+		}
+		r.ok(c.limit(&v1.LinuxContainerResources{MemoryLimitInBytes: limit}))
+		if got, want := c.setting("memory.max"), strconv.Itoa(limit); !slices.Contains(strings.Fields(got), want) {
+			r.Errorf("memory.max is %q", got)
+		}
+		if st := c.status(); st.State != v1.ContainerState_CONTAINER_RUNNING {
+			r.Errorf("the container is %v", st)
+		}
+		// What is not cache cannot be given back.
+		r.wantCode(c.limit(&v1.LinuxContainerResources{MemoryLimitInBytes: 4096}), codes.FailedPrecondition, "in use")
+	})
+}
+
+// cacheable is a directory on a disk with a file of so many bytes, none of which the kernel has in its cache.
+func cacheable(r rig, size int) (dir string) {
+	r.Helper()
+	dir, err := os.MkdirTemp("/var/tmp", "berth-test-")
+	r.ok(err)
+	r.Cleanup(func() { _ = os.RemoveAll(dir) })
+	var fs unix.Statfs_t
+	r.ok(unix.Statfs(dir, &fs))
+	if fs.Type == unix.TMPFS_MAGIC {
+		r.Skip("/var/tmp is not on a disk")
+	}
+	r.ok(os.Chmod(dir, 0o755))
+	f, err := os.Create(dir + "/file")
+	r.ok(err)
+	defer f.Close()
+	_, err = f.Write(make([]byte, size))
+	r.ok(errors.Join(err, f.Sync(), unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)))
+	return dir
 }
 
 // TestWeightAndSwap gives containers of one pod shares of the processor and leaves to swap, as a kubelet does by their

@@ -2,6 +2,7 @@ package limits
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -82,6 +83,40 @@ func TestMemoryInUseIsNotTakenAway(t *testing.T) {
 	}
 	if asked, err := os.ReadFile(filepath.Join(dir, "memory.reclaim")); err != nil || string(asked) != "1125" {
 		t.Errorf("the kernel was asked to give back %q at last (%v)", asked, err)
+	}
+}
+
+// A kernel before Linux 5.19 cannot be asked to give memory back. It does so by itself when a limit is lowered, and kills
+// when that is not enough: clean pages of files are what it gives back for sure.
+func TestRoomWhereTheKernelCannotBeAsked(t *testing.T) {
+	const stat = "anon 2000\nfile 8000\nshmem 1000\nfile_dirty %d\nfile_writeback 500\ninactive_file 4000\nactive_file 3000\n"
+	for _, c := range []struct {
+		stat  string
+		limit int64
+		ok    bool
+	}{
+		{fmt.Sprintf(stat, 500), 5000, true}, // 10000 in use, 6000 of it clean
+		{fmt.Sprintf(stat, 500), 4267, true},
+		{fmt.Sprintf(stat, 500), 4200, false}, // less than a sixteenth to spare
+		{fmt.Sprintf(stat, 500), 3999, false},
+		{fmt.Sprintf(stat, 3000), 5000, false},
+		{fmt.Sprintf(stat, 9000), 9999, false}, // none is clean
+		{"", 9999, false},                      // nothing is told
+		{fmt.Sprintf(stat, 500), 10000, true},
+	} {
+		dir := v2Dir(t, map[string]string{"memory.current": "10000\n", "memory.max": "max\n", "memory.stat": c.stat})
+		_, err := limitsV2(dir, nil, &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &c.limit}})
+		var used *UsageError
+		if c.ok && err != nil || !c.ok && !errors.As(err, &used) {
+			t.Errorf("a limit of %d where the kernel says %q: %v", c.limit, c.stat, err)
+		}
+	}
+	// One that can be asked has given back what it could.
+	dir := v2Dir(t, map[string]string{
+		"memory.current": "10000\n", "memory.stat": fmt.Sprintf(stat, 500), "memory.max": "max\n", "memory.reclaim": "",
+	})
+	if err := makeRoom(dir, 5000); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("where the kernel was asked: %v", err)
 	}
 }
 

@@ -134,17 +134,45 @@ func memoryV2(dir string, m *specs.LinuxMemory, add func(name, value string)) er
 
 // makeRoom has the kernel give back what it can of a cgroup's memory above a limit. A limit below what is left would
 // have it kill processes.
+//
+// A kernel before Linux 5.19 cannot be asked. It gives memory back by itself when memory.max is written, and kills when
+// it has tried often in vain: the limit is left to it where clean pages of files are enough. What the cgroup may use of
+// the limit without them leaves a sixteenth, since the numbers lag behind and its processes go on.
 func makeRoom(dir string, limit uint64) error {
+	asks := true
 	used, err := reclaimTo(limit, func() (uint64, error) {
 		return readUint(filepath.Join(dir, "memory.current"))
 	}, func(n uint64) {
 		// What cannot all be had is not an answer by itself: what is in use afterwards counts.
-		_ = cgroup.Write(filepath.Join(dir, "memory.reclaim"), strconv.FormatUint(n, 10))
+		err := cgroup.Write(filepath.Join(dir, "memory.reclaim"), strconv.FormatUint(n, 10))
+		asks = asks && !errors.Is(err, fs.ErrNotExist)
 	})
-	if err == nil && used > limit {
-		err = &UsageError{filepath.Join(dir, "memory.max"), limit, used}
+	switch {
+	case err != nil, used <= limit:
+		return err
+	case !asks && used-min(used, cleanPages(dir)) <= limit-limit/16:
+		return nil
 	}
-	return err
+	return &UsageError{filepath.Join(dir, "memory.max"), limit, used}
+}
+
+// cleanPages is how many bytes of a cgroup's memory are pages of files that have no change to be written; 0 where the
+// kernel does not say.
+func cleanPages(dir string) uint64 {
+	data, _ := os.ReadFile(filepath.Join(dir, "memory.stat"))
+	var clean, dirty uint64
+	for line := range strings.Lines(string(data)) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		n, err := strconv.ParseUint(value, 10, 64)
+		switch {
+		case err != nil:
+		case key == "active_file", key == "inactive_file":
+			clean += n
+		case key == "file_dirty", key == "file_writeback":
+			dirty += n
+		}
+	}
+	return clean - min(clean, dirty)
 }
 
 // reclaimTo asks again, and for more than it takes, where a process that reads files fills its cache as fast as it is

@@ -61,7 +61,7 @@ var (
 var vmSubset = []string{
 	// The cgroup of a container, of a pod and of the monitors: what is in their files, who makes them, who ends them.
 	"Units", "UnifiedResources", "WeightAndSwap", "Resources", "UpdateContainerResources", "UpdatesAreExact",
-	"ResourcesOutliveTheDaemon",
+	"LimitBelowTheCache", "ResourcesOutliveTheDaemon",
 	"CgroupParent.*", "Devices",
 	"CgroupWritable", "CgroupNames.*", "ContainerNestsCgroups", "FrozenContainer",
 	"OutOfMemory.*", "ExecTimeout", "StopKillsTheWholeContainer", "PodAfterTheMonitorsScopeWasStopped", "SystemdRestarts",
