@@ -3,14 +3,17 @@ package pod
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/cgroup/limits"
 	"berth/internal/runtime"
 	"berth/internal/sandbox"
 )
@@ -127,11 +130,15 @@ func TestPluginsAreNotShownAnotherBoot(t *testing.T) {
 type groups struct {
 	Cgroups
 	set  []*specs.LinuxResources
+	was  limits.Was // of the last
 	fail error
 	back int // how often something was put back
 }
 
-func (g *groups) SetLimits(_ context.Context, _ string, _, want *specs.LinuxResources) (func() error, error) {
+func (g *groups) SetLimits(
+	_ context.Context, _ string, was limits.Was, want *specs.LinuxResources,
+) (func() error, error) {
+	g.was = was
 	if g.fail != nil && want.Pids == nil {
 		return nil, g.fail
 	}
@@ -188,5 +195,54 @@ func TestHalfAChangeIsPutBack(t *testing.T) {
 			g.back != c.set {
 			t.Errorf("%s: failed %d, set %d, put back %d", name, len(failed), len(g.set), g.back)
 		}
+	}
+}
+
+// What the runtime makes of CPU shares shows in the other containers that it made, the nearest in time first.
+func TestPeersOfAContainer(t *testing.T) {
+	b := open(t)
+	g := &groups{Cgroups: b.cfg.Cgroups}
+	b.cfg.Cgroups = g
+	b.reopen(t)
+	var pods, containers []sandbox.ID
+	for i, shares := range []int64{1024, 512, 2, 0, 256, 128} {
+		pod, err := b.Run(t.Context(), podConfig(fmt.Sprint("p", i)), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		config := containerConfig("c")
+		config.Linux = &runtimeapi.LinuxContainerConfig{Resources: &runtimeapi.LinuxContainerResources{CpuShares: shares}}
+		ctr, err := b.Create(t.Context(), pod, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pods, containers = append(pods, pod), append(containers, ctr)
+	}
+	begin := time.Now()
+	for i, after := range []time.Duration{0, 50, 100, 101, 130, 300} { // made after begin
+		p := b.Catalog.index.Load().pods[pods[i]]
+		err := p.update(t.Context(), "test", func(r *sandbox.Record) error {
+			if i == 5 {
+				r.Runtime = "another"
+			}
+			return r.Edit(containers[i], func(c *sandbox.Container) error {
+				c.CreatedAt, c.Cgroup = begin.Add(after*time.Second), fmt.Sprint("/", i)
+				return nil
+			})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := &runtimeapi.LinuxContainerResources{CpuShares: 5}
+	if err := b.Limiter.Container(t.Context(), containers[2], want); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for group, shares := range g.was.Peers {
+		got = append(got, fmt.Sprint(group, " ", shares))
+	}
+	if want := []string{"/4 256", "/1 512", "/0 1024"}; *g.was.Limits.CPU.Shares != 2 || !slices.Equal(got, want) {
+		t.Errorf("was %d shares, beside %v, wanted %v", *g.was.Limits.CPU.Shares, got, want)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/bundle"
+	"berth/internal/cgroup/limits"
 	"berth/internal/meter"
 	"berth/internal/network"
 	"berth/internal/op"
@@ -48,9 +49,10 @@ type Cgroups interface {
 	RemovePod(ctx context.Context, pod string) error
 	// Pods are those that have that cgroup, perhaps among other names.
 	Pods(ctx context.Context) (ids []string, err error)
-	// SetLimits changes the limits of a container's cgroup, as its record names it: all that want has, or none. was is
-	// what was asked for before; putBack undoes it. The error is unix.EBUSY where the container uses more already.
-	SetLimits(ctx context.Context, ctr string, was, want *specs.LinuxResources) (putBack func() error, err error)
+	// SetLimits changes the limits of a container's cgroup: all that want has, or none; putBack undoes it. The cgroup, and
+	// those of the peers of was, are as records name them. The error is unix.EBUSY where the container uses more already.
+	SetLimits(ctx context.Context, ctr string, was limits.Was, want *specs.LinuxResources) (
+		putBack func() error, err error)
 }
 
 // Config is what Pods is made of. All fields are required but those with a default.

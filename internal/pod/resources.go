@@ -1,10 +1,13 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
+	"slices"
 	"sync"
 
 	"github.com/containerd/errdefs"
@@ -13,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/cgroup/limits"
 	"berth/internal/fail"
 	"berth/internal/op"
 	"berth/internal/sandbox"
@@ -57,14 +61,14 @@ func (m *containerLimits) set(ctx context.Context, l *container, want *runtimeap
 	if err != nil {
 		was = nil // what it was made with was taken by an earlier release
 	}
-	limits, err := sandbox.NewResources(all)
+	changed, err := sandbox.NewResources(all)
 	if err != nil {
 		return fail.New(errdefs.ErrInvalidArgument, "%w", err)
 	}
 	for _, w := range warnings {
 		l.cfg.Log.Warn("a container gets less than it asked for", "pod", l.p.id, "container", l.id, "reason", w)
 	}
-	putBack, err := l.cfg.Cgroups.SetLimits(ctx, c.Cgroup, was, oci)
+	putBack, err := l.cfg.Cgroups.SetLimits(ctx, c.Cgroup, limits.Was{Limits: was, Peers: peersOf(l)}, oci)
 	if err != nil {
 		if c := l.record(); c == nil || !c.Live() {
 			return fail.New(errdefs.ErrFailedPrecondition, "it ended meanwhile: %w", err)
@@ -76,7 +80,7 @@ func (m *containerLimits) set(ctx context.Context, l *container, want *runtimeap
 			if !c.Live() {
 				return fail.New(errdefs.ErrFailedPrecondition, "it ended meanwhile")
 			}
-			c.Resources = limits
+			c.Resources = changed
 			return nil
 		})
 	})
@@ -84,6 +88,35 @@ func (m *containerLimits) set(ctx context.Context, l *container, want *runtimeap
 		return errors.Join(err, putBack())
 	}
 	return nil
+}
+
+// peersOf are the cgroups and the CPU shares of the other containers that the runtime of this one has made and that
+// live. Those that were made nearest in time come first: the runtime may have been another version at other times.
+func peersOf(l *container) iter.Seq2[string, uint64] {
+	return func(yield func(string, uint64) bool) {
+		r := l.p.record()
+		own := r.Container(l.id)
+		if own == nil {
+			return
+		}
+		var peers []*sandbox.Container
+		for _, p := range l.p.s.Catalog.index.Load().pods {
+			other := p.record()
+			for _, c := range other.Containers {
+				if other.Runtime == r.Runtime && c.ID != l.id && c.Live() && c.Limits().GetCpuShares() > 0 {
+					peers = append(peers, c)
+				}
+			}
+		}
+		slices.SortFunc(peers, func(a, b *sandbox.Container) int {
+			return cmp.Compare(a.CreatedAt.Sub(own.CreatedAt).Abs(), b.CreatedAt.Sub(own.CreatedAt).Abs())
+		})
+		for _, c := range peers {
+			if !yield(c.Cgroup, uint64(c.Limits().GetCpuShares())) {
+				return
+			}
+		}
+	}
 }
 
 // keepSwap has a change of the memory limit alone leave the swap that a kubelet gives by the cgroup's own file
@@ -109,7 +142,7 @@ func (m *containerLimits) setPids(ctx context.Context, l *container, n int64) (p
 	if c == nil || !c.Live() {
 		return nil, fail.New(errdefs.ErrFailedPrecondition, "only what is created or runs has limits")
 	}
-	putBack, err = l.cfg.Cgroups.SetLimits(ctx, c.Cgroup, nil,
+	putBack, err = l.cfg.Cgroups.SetLimits(ctx, c.Cgroup, limits.Was{},
 		&specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &n}})
 	if err != nil {
 		return nil, limitError(err)

@@ -32,7 +32,7 @@ var unitFiles = []string{
 
 // SetLimits changes the limits of a container: all that want has, or none. They are written to its cgroup, and told to
 // systemd, which writes what it knows of a unit whenever it sees a reason to.
-func (u *Units) SetLimits(ctx context.Context, ctr string, was, want *specs.LinuxResources) (
+func (u *Units) SetLimits(ctx context.Context, ctr string, was limits.Was, want *specs.LinuxResources) (
 	putBack func() error, err error) {
 	path, err := cgroup.ScopePath(ctr)
 	if err != nil {
@@ -43,7 +43,7 @@ func (u *Units) SetLimits(ctx context.Context, ctr string, was, want *specs.Linu
 		cgroup.Mode() == cgroup.V2 {
 		below = append(below, crunGroup)
 	}
-	files, err := limits.Set(path, was, want, below...)
+	files, err := limits.Set(path, was.At(cgroup.ScopePath), want, below...)
 	if err != nil {
 		return nil, err
 	}

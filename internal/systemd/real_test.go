@@ -16,6 +16,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/cgroup"
+	"berth/internal/cgroup/limits"
 	"berth/test/timeouts"
 )
 
@@ -317,7 +318,7 @@ func TestLimitsOfAScope(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(u.Mount, path, c.file)); err != nil {
 			continue // a kernel without zswap
 		}
-		putBack, err := u.SetLimits(t.Context(), group, nil, &c.want)
+		putBack, err := u.SetLimits(t.Context(), group, limits.Was{}, &c.want)
 		if err != nil {
 			t.Fatalf("%s: %v", c.file, err)
 		}

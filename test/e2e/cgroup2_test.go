@@ -92,8 +92,8 @@ func TestUnifiedResources(t *testing.T) {
 	})
 }
 
-// TestUpdatesAreExact changes one limit after the other, each exactly and without a change of another. Of the scope of a
-// container, systemd knows quotas in whole percents, and not all that the runtime has limited.
+// TestUpdatesAreExact changes one limit after the other, each exactly and without a change of another. Of the scope of
+// a container, systemd knows quotas in whole percents, and not all that the runtime has limited.
 func TestUpdatesAreExact(t *testing.T) {
 	onV2(t)
 	each(t, func(r rig) {
@@ -126,8 +126,9 @@ func TestUpdatesAreExact(t *testing.T) {
 	})
 }
 
-// TestLimitBelowTheCache lowers the limit of a container below what is in use, of which most is the cache of a file that
-// it has read. The kernel gives that back: when it is asked to, or by itself where it cannot be asked (before Linux 5.19).
+// TestLimitBelowTheCache lowers the limit of a container below what is in use, of which most is the cache of a file
+// that it has read. The kernel gives that back: when it is asked to, or by itself where it cannot be asked (before Linux
+// 5.19).
 func TestLimitBelowTheCache(t *testing.T) {
 	onV2(t)
 	each(t, func(r rig) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -33,16 +34,42 @@ func (e *UsageError) Error() string {
 // Unwrap makes it the error that the kernel has for it.
 func (e *UsageError) Unwrap() error { return unix.EBUSY }
 
+// Was is what is known of a container before its limits are changed. The zero value is nothing.
+type Was struct {
+	Limits *specs.LinuxResources // what was asked for; nil where it is not known
+	// Peers are cgroups of containers that the same OCI runtime made, with the CPU shares that each was to get. They are
+	// asked for where the container itself does not show what the runtime makes of shares. nil is none.
+	Peers iter.Seq2[string, uint64]
+}
+
+// At is w with the cgroups of the peers named as place has them. Those of which it knows nothing are left out.
+func (w Was) At(place func(cgroup string) (string, error)) Was {
+	if w.Peers == nil {
+		return w
+	}
+	return Was{w.Limits, func(yield func(string, uint64) bool) {
+		for group, shares := range w.Peers {
+			if at, err := place(group); err == nil && !yield(at, shares) {
+				return
+			}
+		}
+	}}
+}
+
 // Set changes the limits of a cgroup that is there: all that want has, or none. Where one is refused, those before it
-// are put back and the error says which it was. was is what was asked for before, as far as known. putBack undoes the
-// whole change, for a caller that fails later.
+// are put back and the error says which it was. putBack undoes the whole change, for a caller that fails later.
 //
-// The path is that of cgroup.Locate; below names further cgroups below it that have to have the same limits.
-func Set(path string, was, want *specs.LinuxResources, below ...string) (putBack func() error, err error) {
+// The path, as that of a peer, is that of cgroup.Locate; below names further cgroups below it that have to have the
+// same limits.
+func Set(path string, was Was, want *specs.LinuxResources, below ...string) (putBack func() error, err error) {
 	at, err := cgroup.Locate(path)
 	if err != nil {
 		return nil, err
 	}
+	was = was.At(func(path string) (string, error) {
+		at, err := cgroup.Locate(path)
+		return at.Unified, err
+	})
 	var files []setting
 	if cgroup.Mode() == cgroup.V2 {
 		for _, b := range append([]string{""}, below...) {
@@ -62,7 +89,7 @@ func Set(path string, was, want *specs.LinuxResources, below ...string) (putBack
 type Direct struct{ cgroup.Direct }
 
 // SetLimits changes the limits of a container, as Set does.
-func (Direct) SetLimits(_ context.Context, ctr string, was, want *specs.LinuxResources) (
+func (Direct) SetLimits(_ context.Context, ctr string, was Was, want *specs.LinuxResources) (
 	putBack func() error, err error) {
 	return Set(ctr, was, want)
 }

@@ -58,7 +58,7 @@ func TestLimitsAsV2HasThem(t *testing.T) {
 		{&specs.LinuxResources{Unified: map[string]string{"pids.max": "9", "io.max": "8:0 rbps=1\n8:16 wbps=2"}},
 			"io.max=8:0 rbps=1 io.max=8:16 wbps=2 pids.max=9"},
 	} {
-		got, err := limitsV2(dir, nil, c.want)
+		got, err := limitsV2(dir, Was{}, c.want)
 		var words []string
 		for _, s := range got {
 			words = append(words, filepath.Base(s.file)+"="+s.value)
@@ -75,7 +75,7 @@ func TestMemoryInUseIsNotTakenAway(t *testing.T) {
 		{Memory: &specs.LinuxMemory{Limit: ptr(int64(2000))}}, {Unified: map[string]string{"memory.max": "2000"}},
 		{Unified: map[string]string{"memory.max": " 0x7d0 "}},
 	} {
-		_, err := limitsV2(dir, nil, want)
+		_, err := limitsV2(dir, Was{}, want)
 		var e *UsageError
 		if !errors.As(err, &e) || e.Usage != 3000 || e.Limit != 2000 || !errors.Is(err, unix.EBUSY) {
 			t.Errorf("got %v", err)
@@ -86,10 +86,11 @@ func TestMemoryInUseIsNotTakenAway(t *testing.T) {
 	}
 }
 
-// A kernel before Linux 5.19 cannot be asked to give memory back. It does so by itself when a limit is lowered, and kills
-// when that is not enough: clean pages of files are what it gives back for sure.
+// A kernel before Linux 5.19 cannot be asked to give memory back. It does so by itself when a limit is lowered, and
+// kills when that is not enough: clean pages of files are what it gives back for sure.
 func TestRoomWhereTheKernelCannotBeAsked(t *testing.T) {
-	const stat = "anon 2000\nfile 8000\nshmem 1000\nfile_dirty %d\nfile_writeback 500\ninactive_file 4000\nactive_file 3000\n"
+	const stat = "anon 2000\nfile 8000\nshmem 1000\nfile_dirty %d\nfile_writeback 500\ninactive_file 4000\n" +
+		"active_file 3000\n"
 	for _, c := range []struct {
 		stat  string
 		limit int64
@@ -105,7 +106,7 @@ func TestRoomWhereTheKernelCannotBeAsked(t *testing.T) {
 		{fmt.Sprintf(stat, 500), 10000, true},
 	} {
 		dir := v2Dir(t, map[string]string{"memory.current": "10000\n", "memory.max": "max\n", "memory.stat": c.stat})
-		_, err := limitsV2(dir, nil, &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &c.limit}})
+		_, err := limitsV2(dir, Was{}, &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &c.limit}})
 		var used *UsageError
 		if c.ok && err != nil || !c.ok && !errors.As(err, &used) {
 			t.Errorf("a limit of %d where the kernel says %q: %v", c.limit, c.stat, err)
@@ -139,7 +140,7 @@ func TestMemoryLimitsInUnits(t *testing.T) {
 		"2M": unix.EBUSY, "2m\n": unix.EBUSY, "3M": nil, "1g": nil, "max": nil, "": unix.EINVAL, "M": unix.EINVAL,
 		"18446744073709551617": unix.EINVAL, "2MB": unix.EINVAL,
 	} {
-		if _, err := limitsV2(dir, nil, &specs.LinuxResources{Unified: map[string]string{"memory.max": text}}); !errors.Is(
+		if _, err := limitsV2(dir, Was{}, &specs.LinuxResources{Unified: map[string]string{"memory.max": text}}); !errors.Is(
 			err, want) {
 			t.Errorf("%q: %v, wanted %v", text, err, want)
 		}
@@ -148,18 +149,43 @@ func TestMemoryLimitsInUnits(t *testing.T) {
 
 func TestWeightFollowsTheRuntime(t *testing.T) {
 	had := func(n uint64) *specs.LinuxResources { return &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &n}} }
+	type peers map[uint64]string // shares: weight
 	for _, c := range []struct {
-		now  string
-		was  *specs.LinuxResources
-		want uint64
+		now   string
+		was   *specs.LinuxResources
+		peers []peers
+		want  uint64
 	}{
-		{"39", had(1024), 79}, // 2048 on the line: the runtime before knew no other way
-		{"100", had(1024), 174},
-		{"100", nil, 174},
-		{"77", had(1024), 174}, // somebody else's
+		{"39", had(1024), nil, 79}, // 2048 on the line: the runtime before knew no other way
+		{"100", had(1024), nil, 174},
+		{"100", nil, nil, 174},
+		{"77", had(1024), nil, 174}, // somebody else's
+		// Of the least shares both ways make the same: others show which it was.
+		{"1", had(2), nil, 174},
+		{"1", had(2), []peers{{1024: "39"}}, 79},
+		{"1", had(2), []peers{{1024: "100"}, {1024: "39"}}, 174},
+		{"1", had(2), []peers{{2: "1"}, {1024: "77"}, {512: ""}, {512: "20"}}, 79},
+		{"100", nil, []peers{{512: "20"}}, 79},
+		{"100", had(1024), []peers{{1024: "39"}}, 174}, // it shows it itself
 	} {
-		if got := weight(v2Dir(t, map[string]string{"cpu.weight": c.now}), c.was, 2048); got != c.want {
-			t.Errorf("%s: %d, wanted %d", c.now, got, c.want)
+		was := Was{Limits: c.was}
+		if c.peers != nil {
+			was.Peers = func(yield func(string, uint64) bool) {
+				for _, p := range c.peers {
+					for shares, weight := range p {
+						files := map[string]string{}
+						if weight != "" {
+							files["cpu.weight"] = weight
+						}
+						if !yield(v2Dir(t, files), shares) {
+							return
+						}
+					}
+				}
+			}
+		}
+		if got := weight(v2Dir(t, map[string]string{"cpu.weight": c.now}), was, 2048); got != c.want {
+			t.Errorf("%s beside %v: %d, wanted %d", c.now, c.peers, got, c.want)
 		}
 	}
 	for weight, want := range map[uint64]bool{79: true, 174: true, 100: false, 0: false} {
@@ -268,7 +294,7 @@ func TestLimitsOfARealCgroup(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(at.V1["memory"], "memory.memsw.limit_in_bytes")); err == nil {
 			m.Swap = ptr(memory + mib)
 		}
-		if _, err := Set(path, nil, &specs.LinuxResources{Memory: m}); err != nil {
+		if _, err := Set(path, Was{}, &specs.LinuxResources{Memory: m}); err != nil {
 			t.Fatal(err)
 		}
 		if got := read("memory", "memory.limit_in_bytes"); got != strconv.FormatInt(memory, 10) {
@@ -281,7 +307,7 @@ func TestLimitsOfARealCgroup(t *testing.T) {
 	}
 	for _, c := range [][2]int64{{40000, 100000}, {400000, 1000000}, {10000, 20000}, {50000, 100000}, {5000, 10000}} {
 		want := &specs.LinuxResources{CPU: &specs.LinuxCPU{Quota: ptr(c[0]), Period: ptr(uint64(c[1]))}}
-		if _, err := Set(path, nil, want); err != nil {
+		if _, err := Set(path, Was{}, want); err != nil {
 			t.Fatal(err)
 		}
 		if got := read("cpu", "cpu.cfs_quota_us") + "/" + read("cpu", "cpu.cfs_period_us"); got != number(c[0])+"/"+
@@ -290,7 +316,7 @@ func TestLimitsOfARealCgroup(t *testing.T) {
 		}
 	}
 	before := read("cpu", "cpu.shares")
-	_, err = Set(path, nil,
+	_, err = Set(path, Was{},
 		&specs.LinuxResources{
 			CPU: &specs.LinuxCPU{Shares: ptr(uint64(77)), Quota: ptr(int64(900000)), Period: ptr(uint64(100000))}})
 	if !errors.Is(err, unix.EINVAL) || read("cpu", "cpu.shares") != before || read("cpu", "cpu.cfs_period_us") != "10000" {

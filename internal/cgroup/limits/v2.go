@@ -20,7 +20,7 @@ import (
 
 // limitsV2 says what to write where in one cgroup of the unified hierarchy. It makes sure that a lower limit on memory
 // has room.
-func limitsV2(dir string, was, want *specs.LinuxResources) (out []setting, err error) {
+func limitsV2(dir string, was Was, want *specs.LinuxResources) (out []setting, err error) {
 	add := func(name, value string) { out = append(out, setting{filepath.Join(dir, name), value}) }
 	if c := want.CPU; c != nil {
 		cpuV2(dir, was, c, add)
@@ -79,7 +79,7 @@ func thereIs(dir, name string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-func cpuV2(dir string, was *specs.LinuxResources, c *specs.LinuxCPU, add func(name, value string)) {
+func cpuV2(dir string, was Was, c *specs.LinuxCPU, add func(name, value string)) {
 	if c.Shares != nil {
 		add("cpu.weight", number(weight(dir, was, *c.Shares)))
 	}
@@ -189,15 +189,36 @@ func reclaimTo(limit uint64, use func() (uint64, error), reclaim func(n uint64))
 
 // weight turns CPU shares into a weight as the OCI runtime that made the cgroup does. There are two ways: a line, as
 // they all did, and a curve through 1, 100 and 10000 at 2, 1024 and 262144 shares, as they do since 2025. Which one it
-// was shows in the weight that the shares before have been given.
-func weight(dir string, was *specs.LinuxResources, shares uint64) uint64 {
-	now, err := readUint(filepath.Join(dir, "cpu.weight"))
-	if err == nil && was != nil && was.CPU != nil && was.CPU.Shares != nil {
-		if before := *was.CPU.Shares; now == onLine(before) && now != onCurve(before) {
-			return onLine(shares)
+// was shows in the weight that the shares before have been given, unless both give the same, as for the least shares:
+// then it shows in a peer. The peers of was are directories.
+func weight(dir string, was Was, shares uint64) uint64 {
+	if r := was.Limits; r != nil && r.CPU != nil && r.CPU.Shares != nil {
+		if way := wayOf(dir, *r.CPU.Shares); way != nil {
+			return way(shares)
+		}
+	}
+	if was.Peers != nil {
+		for peer, its := range was.Peers {
+			if way := wayOf(peer, its); way != nil {
+				return way(shares)
+			}
 		}
 	}
 	return onCurve(shares)
+}
+
+// wayOf is the way in which shares became the weight of a cgroup; nil where that does not show.
+func wayOf(dir string, shares uint64) func(uint64) uint64 {
+	now, err := readUint(filepath.Join(dir, "cpu.weight"))
+	line, curve := onLine(shares), onCurve(shares)
+	switch {
+	case err != nil, line == curve:
+	case now == line:
+		return onLine
+	case now == curve:
+		return onCurve
+	}
+	return nil
 }
 
 // MadeOf reports whether a weight is what CPU shares become, in either way.
