@@ -127,8 +127,8 @@ func TestUpdatesAreExact(t *testing.T) {
 }
 
 // TestLimitBelowTheCache lowers the limit of a container below what is in use, of which most is the cache of a file
-// that it has read. The kernel gives that back: when it is asked to, or by itself where it cannot be asked (before Linux
-// 5.19).
+// that it has read. The kernel gives that back: when it is asked to, or by itself where it cannot be asked (before
+// Linux 5.19).
 func TestLimitBelowTheCache(t *testing.T) {
 	onV2(t)
 	each(t, func(r rig) {
@@ -198,6 +198,11 @@ func TestWeightAndSwap(t *testing.T) {
 			if got := strings.Fields(c.setting("memory.swap.max")); !slices.Contains(got, want) {
 				r.Errorf("memory.swap.max of %s is %v, wanted %s", c.status().Metadata.Name, got, want)
 			}
+		}
+		// One that gets the shares of another later gets the same weight, which its own before does not show.
+		r.ok(least.limit(&v1.LinuxContainerResources{CpuShares: 1024}))
+		if got := least.weight(); got != weights[1] {
+			r.Errorf("cpu.weight of 1024 shares instead of 2 is %d, and %d of one that had them before", got, weights[1])
 		}
 	})
 }
