@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -240,6 +241,93 @@ func TestPluginThatDoesNotReadIsDropped(t *testing.T) {
 		t.Errorf("after %v: %v", r.took, r.err)
 	}
 	p.Hold()()
+}
+
+// gate is a connection of which nothing is read while it is locked, as when its process is stopped and goes on later.
+type gate struct {
+	net.Conn
+	sync.RWMutex
+}
+
+func (g *gate) Read(b []byte) (int, error) {
+	g.RLock()
+	defer g.RUnlock()
+	return g.Conn.Read(b)
+}
+
+// stop locks it as soon as the read ends that is under way.
+func (g *gate) stop() (stopped <-chan struct{}) {
+	locked := make(chan struct{})
+	go func() {
+		g.Lock()
+		close(locked)
+	}()
+	return locked
+}
+
+// patient is a plugin that asks to be kept when it does not answer in time.
+type patient struct {
+	shown
+	stopped atomic.Int64 // pods that it was told of
+}
+
+func (p *patient) StopPodSandbox(context.Context, *api.PodSandbox) error {
+	p.stopped.Add(1)
+	return nil
+}
+
+// A plugin that asks to be kept although it does not answer in time is kept for a while. One that reads nothing for too
+// long is dropped all the same, and nothing of what it was sent is left.
+func TestPatienceWithAPluginThatDoesNotReadEnds(t *testing.T) {
+	p := plugins(timeouts.For(20*time.Second), timeouts.For(20*time.Second))
+	results := run(t, p, 1)
+	conn, err := net.Dial("unix", p.socket.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &gate{Conn: conn}
+	plugin := &patient{shown: shown{synchronize: func(context.Context) error { return nil }}}
+	join(t, p, plugin, stub.WithConnection(g), stub.WithFailurePolicy(&api.FailurePolicy{KeepConnected: true}))
+	if r := wait(t, results); r.err != nil {
+		t.Fatal(r.err)
+	}
+	events := func(n int, within time.Duration) {
+		t.Helper()
+		adaptation.SetPluginRequestTimeout(within)
+		for range n {
+			large := &api.PodSandbox{Annotations: map[string]string{"large": strings.Repeat("x", 1<<20)}}
+			if err := p.a.StopPodSandbox(t.Context(), &api.StopPodSandboxRequest{Pod: large}); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	stopped := g.stop()
+	events(maxUnsent, 10*time.Millisecond)
+	if p.none() {
+		t.Error("it is dropped at once")
+	}
+	<-stopped
+	g.Unlock()
+	events(1, timeouts.For(20*time.Second))
+	if n := plugin.stopped.Load(); p.none() || n == 0 {
+		t.Errorf("when it reads again, it is told of %d pods", n)
+	}
+	stopped = g.stop()
+	defer g.Unlock()
+	defer func() { <-stopped }()
+	events(5*maxUnsent, 10*time.Millisecond)
+	if !p.none() {
+		t.Error("it is never dropped")
+	}
+	sending := func() int {
+		stacks := make([]byte, 1<<20)
+		return strings.Count(string(stacks[:goruntime.Stack(stacks, true)]), "ttrpc.(*Client).dispatch(")
+	}
+	for late := time.Now().Add(timeouts.For(20 * time.Second)); sending() > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(late) {
+			t.Fatalf("%d goroutines send it something", sending())
+		}
+	}
 }
 
 // A hundred connections that say nothing keep no pod from being told of. When they go the next plugin joins, and

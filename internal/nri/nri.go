@@ -130,12 +130,12 @@ func (p *Plugins) startAdaptation(pluginDir string) error {
 }
 
 func (p *Plugins) options(pluginDir string) []adaptation.Option {
-	bounded := bound(p.cfg.SynchronizationTimeout - p.cfg.RequestTimeout)
+	extra := p.cfg.SynchronizationTimeout - p.cfg.RequestTimeout
 	return []adaptation.Option{
 		adaptation.WithPluginPath(pluginDir), adaptation.WithPluginConfigPath(p.cfg.ConfigDir),
 		adaptation.WithDisabledExternalConnections(), // placeSocket has its own listener
 		adaptation.WithMetrics(&p.roll),
-		adaptation.WithTTRPCOptions([]ttrpc.ClientOpts{ttrpc.WithUnaryClientInterceptor(bounded)}, nil),
+		adaptation.WithTTRPCOptions([]ttrpc.ClientOpts{bounded(extra)}, nil),
 	}
 }
 
