@@ -259,7 +259,7 @@ func (p *Plugins) Tell(
 		ctr = p.messages.container(r, c, nil)
 	}
 	changes, err := tell(ctx, p.a, m, sandbox, ctr)
-	return changes, p.roll.blame(err)
+	return changes, p.roll.blame(ctx, err)
 }
 
 func tell(
@@ -303,7 +303,7 @@ func (p *Plugins) Adjust(
 		Pod: p.messages.pod(r), Container: p.messages.container(r, c, sp),
 	})
 	if err != nil {
-		return nil, p.roll.blame(err)
+		return nil, p.roll.blame(ctx, err)
 	}
 	also := changes(resp.GetUpdate(), resp.GetEvict())
 	if resp.GetAdjust() == nil {
@@ -346,7 +346,7 @@ func (p *Plugins) Limits(
 		Pod: p.messages.pod(r), Container: p.messages.container(r, c, nil), LinuxResources: fromLimits(want),
 	})
 	if err != nil {
-		return nil, nil, p.roll.blame(err)
+		return nil, nil, p.roll.blame(ctx, err)
 	}
 	adjusted := want
 	var others []*api.ContainerUpdate
@@ -381,7 +381,7 @@ func (p *Plugins) PodLimits(
 	_, err := p.a.UpdatePodSandbox(ctx, &api.UpdatePodSandboxRequest{
 		Pod: p.messages.pod(r), OverheadLinuxResources: fromLimits(overhead), LinuxResources: fromLimits(resources),
 	})
-	return p.roll.blame(err)
+	return p.roll.blame(ctx, err)
 }
 
 // logger gives the daemon's log what the adaptation has to say. What it does as a matter of course is for those who

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -72,9 +73,10 @@ func (r *roll) present() (int, []string) {
 	return n, slices.Sorted(maps.Keys(r.names))
 }
 
-// blame names the plugin that an error came from, in words for a person. What a caller did to itself stays what it was.
-func (r *roll) blame(err error) error {
-	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+// blame names the plugin that an error of a request came from, in words for a person. What the one who asked did to
+// itself, which shows in ctx, stays what it was: a plugin that does not answer in time is at fault itself.
+func (r *roll) blame(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
 		return err
 	}
 	r.mu.Lock()
@@ -84,9 +86,13 @@ func (r *roll) blame(err error) error {
 		text = s.Message() // without the words of the wire
 	}
 	for _, last := range slices.Backward(r.last) {
-		if errors.Is(err, last.err) {
-			return fmt.Errorf("plugin %s: %s", last.plugin, text)
+		if !errors.Is(err, last.err) {
+			continue
 		}
+		if !strings.Contains(text, last.plugin) { // the adaptation names it where it did not answer
+			text = fmt.Sprintf("plugin %s: %s", last.plugin, text)
+		}
+		break
 	}
 	return errors.New(text)
 }

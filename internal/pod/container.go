@@ -328,7 +328,7 @@ func (l *container) start(ctx context.Context) error {
 		return sandbox.GoneError("container", l.id, c.State)
 	}
 	if err := l.notifier.ask(ctx, ContainerStart, l.p.record(), c); err != nil {
-		return sandbox.InContainer("start ", c.Config.Get().Metadata.GetName(), l.p.id, pluginError(err))
+		return sandbox.InContainer("start ", c.Config.Get().Metadata.GetName(), l.p.id, pluginError(ctx, err))
 	}
 	err := l.p.update(ctx, "container.starting", func(r *sandbox.Record) error {
 		return r.Edit(l.id, func(c *sandbox.Container) error {

@@ -70,7 +70,7 @@ func (b *containerPlan) makeProcess(ctx context.Context) error {
 	on := b.l.bundle.Container(r, b.c)
 	want, err := on.Request(ctx, b.img, func(ctx context.Context, sp *specs.Spec) error {
 		if err := p.notifier.adjust(ctx, b.l, r, b.c, sp); err != nil {
-			return fmt.Errorf("adjust the container by plugins: %w", pluginError(err))
+			return fmt.Errorf("adjust the container by plugins: %w", pluginError(ctx, err))
 		}
 		return nil
 	})

@@ -78,7 +78,7 @@ func (s *Limiter) consult(
 	}
 	all, changes, err := s.notifier.plugins.Limits(ctx, r, c, want)
 	if err != nil {
-		return nil, pluginError(err)
+		return nil, pluginError(ctx, err)
 	}
 	s.Apply(ctx, changes)
 	return all, nil
@@ -146,7 +146,8 @@ func (s *Limiter) Pod(
 	return p.lane.Do(s.base, ctx, op.Op{Kind: opLimit, Key: key, Run: func(ctx context.Context) error {
 		if plugins := s.notifier.plugins; plugins != nil && p.record().State == sandbox.Ready {
 			if err := plugins.PodLimits(ctx, p.record(), overhead, resources); err != nil {
-				return fail.About(fail.Detail{Pod: string(id)}, "change the resources of pod %s: %w", id, pluginError(err))
+				return fail.About(fail.Detail{Pod: string(id)}, "change the resources of pod %s: %w", id,
+					pluginError(ctx, err))
 			}
 		}
 		err := p.update(ctx, "pod.limits", func(r *sandbox.Record) error {

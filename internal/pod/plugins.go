@@ -155,7 +155,7 @@ func (m *podPlan) introduce(ctx context.Context) error {
 	m.p.notified.begin()
 	r := m.r.Clone()
 	r.IPs, r.Init = m.ips, m.init
-	return n.ask(ctx, PodRun, r, nil)
+	return pluginError(ctx, n.ask(ctx, PodRun, r, nil))
 }
 
 // dismiss tells them that it is stopped.
@@ -271,9 +271,11 @@ func (s *Pods) Known() (pods []*sandbox.Record, containers map[sandbox.ID]*sandb
 	return pods, containers
 }
 
-// pluginError is a refusal by a plugin, unless the caller went.
-func pluginError(err error) error {
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+// pluginError is a refusal by a plugin, unless ctx, under which it was asked, has ended. A plugin that does not answer
+// in time, and whose answer is required, refuses.
+func pluginError(ctx context.Context, err error) error {
+	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	if err == nil || ended && ctx.Err() != nil {
 		return err
 	}
 	return fail.New(errdefs.ErrFailedPrecondition, "a plugin refuses: %w", err)

@@ -14,6 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cgroup/limits"
+	"berth/internal/fail"
 	"berth/internal/runtime"
 	"berth/internal/sandbox"
 )
@@ -26,8 +27,16 @@ type asked struct {
 }
 
 func (a *asked) Hold() func() { return func() {} }
-func (a *asked) Tell(context.Context, Moment, *sandbox.Record, *sandbox.Container) ([]Change, error) {
+func (a *asked) Tell(_ context.Context, m Moment, _ *sandbox.Record, _ *sandbox.Container) ([]Change, error) {
+	if m == PodRun || m == ContainerStart {
+		return nil, a.refuse
+	}
 	return nil, nil
+}
+func (a *asked) PodLimits(
+	context.Context, *sandbox.Record, *runtimeapi.LinuxContainerResources, *runtimeapi.LinuxContainerResources,
+) error {
+	return a.refuse
 }
 func (a *asked) Adjust(context.Context, *sandbox.Record, *sandbox.Container, *specs.Spec) ([]Change, error) {
 	return a.change, a.refuse
@@ -173,6 +182,36 @@ func TestRefusedContainerChangesNoOther(t *testing.T) {
 	if len(g.set) != 2 || *g.set[0].Pids.Limit != 9 || *g.set[1].CPU.Shares != 700 {
 		t.Errorf("set for one that was not: %+v", g.set)
 	}
+}
+
+// Whatever keeps plugins from agreeing is a refusal, also that one did not answer in time. It is not the caller whose
+// time is over.
+func TestRefusalsByPlugins(t *testing.T) {
+	b, a := open(t), &asked{}
+	b.cfg.Plugins, b.cfg.Cgroups = a, &groups{Cgroups: b.cfg.Cgroups}
+	b.reopen(t)
+	pod, ctr := started(t, b)
+	created, err := b.Create(t.Context(), pod, containerConfig("d"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	limits := &runtimeapi.LinuxContainerResources{CpuShares: 700}
+	for _, a.refuse = range []error{
+		errors.New("no"), fmt.Errorf("a plugin failed to handle a request: %w", context.DeadlineExceeded),
+	} {
+		for what, ask := range map[string]func() error{
+			"a pod":       func() error { _, err := b.Run(t.Context(), podConfig("e"), ""); return err },
+			"a container": func() error { _, err := b.Create(t.Context(), pod, containerConfig("e")); return err },
+			"a start":     func() error { return b.Start(t.Context(), created) },
+			"limits":      func() error { return b.Limiter.Container(t.Context(), ctr, limits) },
+			"a pod's":     func() error { return b.Limiter.Pod(t.Context(), pod, nil, limits) },
+		} {
+			if err := ask(); !fail.Is(err, errdefs.ErrFailedPrecondition) {
+				t.Errorf("%s that is refused with %v is %s: %v", what, a.refuse, fail.KindOf(err).Name, err)
+			}
+		}
+	}
+	a.refuse = nil
 }
 
 // A change is done whole or not at all.
