@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/ttrpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -58,17 +59,15 @@ func sendSplit(ctx context.Context, req *ttrpc.Request, resp *ttrpc.Response, se
 	if len(req.Payload) <= messageRoom {
 		return send(ctx, req, resp)
 	}
-	whole := &api.SynchronizeRequest{}
-	if err := proto.Unmarshal(req.Payload, whole); err != nil {
+	parts, more, err := cut(req.Payload)
+	if err != nil {
 		return fmt.Errorf("split what a plugin is shown: %w", err)
 	}
-	parts := split(whole)
 	for i, part := range parts {
 		last := i == len(parts)-1
-		part.More = !last || whole.More
-		payload, err := proto.Marshal(part)
-		if err != nil {
-			return fmt.Errorf("split what a plugin is shown: %w", err)
+		payload := part
+		if !last || more {
+			payload = withMore(part)
 		}
 		message := &ttrpc.Request{
 			Service: req.Service, Method: req.Method, Metadata: req.Metadata, Payload: payload, TimeoutNano: req.TimeoutNano,
@@ -103,26 +102,40 @@ func sendPart(ctx context.Context, req *ttrpc.Request, resp *ttrpc.Response, sen
 	return nil
 }
 
-// split deals what a request has out to requests that fit into a message each, in the same order.
-func split(whole *api.SynchronizeRequest) []*api.SynchronizeRequest {
-	part := &api.SynchronizeRequest{}
-	parts, used := []*api.SynchronizeRequest{part}, 0
-	next := func(entry proto.Message) *api.SynchronizeRequest {
-		n := proto.Size(entry) + entryHead
-		if used > 0 && used+n > messageRoom {
-			part, used = &api.SynchronizeRequest{}, 0
-			parts = append(parts, part)
+// moreField is the number of SynchronizeRequest.more, which says that another request follows.
+const moreField = 3
+
+// cut cuts an encoded request into parts that fit into a message each, at its fields. It decodes nothing and copies
+// nothing: a node's containers may be a hundred megabytes. more is what the request says of it, and is in no part.
+func cut(payload []byte) (parts [][]byte, more bool, err error) {
+	begin, at := 0, 0 // of a part, and up to where it is known to fit
+	end := func() {
+		if at > begin {
+			parts = append(parts, payload[begin:at])
 		}
-		used += n
-		return part
+		begin = at
 	}
-	for _, pod := range whole.Pods {
-		to := next(pod)
-		to.Pods = append(to.Pods, pod)
+	for at < len(payload) {
+		number, kind, n := protowire.ConsumeField(payload[at:])
+		if n < 0 {
+			return nil, false, protowire.ParseError(n)
+		}
+		if number == moreField && kind == protowire.VarintType {
+			end()
+			value, _ := protowire.ConsumeVarint(payload[at+protowire.SizeTag(number):])
+			more = protowire.DecodeBool(value)
+			begin = at + n
+		} else if at+n-begin > messageRoom {
+			end()
+		}
+		at += n
 	}
-	for _, c := range whole.Containers {
-		to := next(c)
-		to.Containers = append(to.Containers, c)
-	}
-	return parts
+	end()
+	return parts, more, nil
+}
+
+// withMore is a copy of a part that says that another follows.
+func withMore(part []byte) []byte {
+	out := append(make([]byte, 0, len(part)+2), part...)
+	return protowire.AppendVarint(protowire.AppendTag(out, moreField, protowire.VarintType), 1)
 }

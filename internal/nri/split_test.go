@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	goruntime "runtime"
 	"strings"
 	"testing"
 	"time"
@@ -110,6 +111,71 @@ func TestPluginThatTakesNoParts(t *testing.T) {
 			t.Errorf("%s: after %d messages: %v", name, sent, err)
 		}
 	}
+}
+
+// What is sent is what was to be sent, in parts that fit, and what is not known of it stays.
+func TestPartsAreTheWhole(t *testing.T) {
+	for _, more := range []bool{false, true} {
+		want := &api.SynchronizeRequest{Pods: pods("a", 3, 1<<20), Containers: containers(times(20, 700<<10)...), More: more}
+		want.ProtoReflect().SetUnknown([]byte{15<<3 | 2, 1, 'x'})
+		payload, err := proto.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := &api.SynchronizeRequest{}
+		sent := 0
+		resp := &ttrpc.Response{}
+		err = sendSplit(t.Context(), &ttrpc.Request{Payload: payload}, resp,
+			func(_ context.Context, req *ttrpc.Request, resp *ttrpc.Response) error {
+				sent++
+				part := &api.SynchronizeRequest{}
+				err := proto.Unmarshal(req.Payload, part)
+				if len(req.Payload) > messageRoom || part.More != (more || len(got.Containers)+len(part.Containers) < 20) {
+					t.Errorf("part %d has %d bytes, more %v", sent, len(req.Payload), part.More)
+				}
+				proto.Merge(got, part)
+				answer, _ := proto.Marshal(&api.SynchronizeResponse{More: part.More})
+				resp.Payload = answer
+				return err
+			})
+		if got.More = more; err != nil || sent < 4 || !proto.Equal(got, want) {
+			t.Errorf("after %d parts: %v", sent, err)
+		}
+	}
+}
+
+// What a request holds in memory while it is sent in parts, beside itself.
+func BenchmarkSendSplit(b *testing.B) {
+	payload, err := proto.Marshal(&api.SynchronizeRequest{Containers: containers(times(500, 60<<10)...)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	answer, err := proto.Marshal(&api.SynchronizeResponse{More: true})
+	if err != nil {
+		b.Fatal(err)
+	}
+	live := func() uint64 {
+		var m goruntime.MemStats
+		goruntime.GC()
+		goruntime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before, most := live(), uint64(0)
+	for b.Loop() {
+		err := sendSplit(b.Context(), &ttrpc.Request{Payload: payload}, &ttrpc.Response{},
+			func(_ context.Context, req *ttrpc.Request, resp *ttrpc.Response) error {
+				most = max(most, live())
+				resp.Payload = answer
+				goruntime.KeepAlive(req)
+				return nil
+			})
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(len(payload)), "payload-B")
+	b.ReportMetric(float64(most)-float64(before), "live-B")
+	goruntime.KeepAlive(payload)
 }
 
 // A panic of the library refuses the plugin and does not end the daemon.
