@@ -23,8 +23,9 @@ type forwarder struct {
 	conns *atomic.Int64   // that it carries
 }
 
-// PortForward connects a stream to a port of a pod until both directions have ended, or one is reset. Only a connection
-// that could not be made is an error: of one, clients end all that they forward.
+// PortForward connects a stream to a port of a pod until both directions have ended, one is reset, or the client sends
+// nothing more to a pod that has ended its direction. Only a connection that could not be made is an error: of one,
+// clients end all that they forward.
 func (f forwarder) PortForward(_ context.Context, pod, _ string, port int32, stream io.ReadWriteCloser) error {
 	defer f.conns.Add(-1)
 	err := limit.ForwardedConnections.Check(f.conns.Add(1))
@@ -67,12 +68,16 @@ func Reset(conn Conn) {
 // resetTime is how often it is looked whether a stream was reset whose input had ended before.
 const resetTime = time.Second
 
+// quietTime is how long a client may send nothing once the pod has ended its direction. The client of Kubernetes up to
+// 1.31 ends its own only when the stream for errors has ended, and that ends when forward returns.
+const quietTime = time.Second
+
 // forward copies both ways. The end of one direction is passed on and leaves the other open; a reset ends both.
 func forward(conn Conn, s httpstream.Stream) {
 	client := &clientEnd{Stream: s}
 	up, down := make(chan error, 1), make(chan error, 1)
 	go func() {
-		_, err := io.Copy(conn, s)
+		_, err := io.Copy(conn, client)
 		up <- err
 		if err != nil { // what is not read would keep the library from reading the other streams
 			_, _ = io.Copy(io.Discard, s)
@@ -85,6 +90,7 @@ func forward(conn Conn, s httpstream.Stream) {
 	tick := time.NewTicker(resetTime)
 	defer tick.Stop()
 	sending := true // the client has not ended its direction
+	podEnded, reads := false, int64(0)
 	for open := 2; open > 0; {
 		select {
 		case err := <-up:
@@ -97,6 +103,8 @@ func forward(conn Conn, s httpstream.Stream) {
 			open--
 			if err == nil && !(sending && isCut(conn)) {
 				client.finish()
+				podEnded, reads = true, client.reads.Load()
+				tick.Reset(quietTime)
 				break
 			}
 			Reset(conn)
@@ -104,6 +112,12 @@ func forward(conn Conn, s httpstream.Stream) {
 			_ = s.Reset()
 			return
 		case <-tick.C:
+			now := client.reads.Load()
+			if podEnded && now == reads && waits(now) {
+				_ = s.Reset() // ends the copy; the client is not told, for its stream is finished
+				return
+			}
+			reads = now
 		}
 		if client.wasReset() {
 			Reset(conn)
@@ -132,7 +146,18 @@ func awaitReply(s httpstream.Stream) { _, _ = s.Write(nil) }
 type clientEnd struct {
 	httpstream.Stream
 	finished atomic.Bool
+	reads    atomic.Int64 // goes up when a read begins, and when it returns
 }
+
+// Read reads what the client sends. One goroutine reads.
+func (c *clientEnd) Read(p []byte) (int, error) {
+	c.reads.Add(1)
+	defer c.reads.Add(1)
+	return c.Stream.Read(p)
+}
+
+// waits reports whether a read is under way at this count of them. If none is, what was read is on its way to the pod.
+func waits(reads int64) bool { return reads%2 == 1 }
 
 // finish says that no more will come.
 func (c *clientEnd) finish() {

@@ -6,10 +6,13 @@ import (
 	"net"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/moby/spdystream/spdy"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/streaming/pkg/httpstream"
+
+	"berth/test/timeouts"
 )
 
 // pending is a stream whose reply is still to be sent. A write waits for it.
@@ -46,18 +49,7 @@ func TestFailureIsToldAfterTheReply(t *testing.T) {
 }
 
 // cuts is a node whose ports read something, answer, and cut the connection.
-type cuts struct {
-	deaf
-	at net.Listener
-}
-
-func (n cuts) Dial(ctx context.Context, _ string, _ uint16) (Conn, error) {
-	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", n.at.Addr().String())
-	if err != nil {
-		return nil, err
-	}
-	return c.(*net.TCPConn), nil
-}
+type cuts struct{ dials }
 
 func (n cuts) run() {
 	for {
@@ -80,7 +72,7 @@ func TestCutConnectionsAreReset(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	n := cuts{at: l}
+	n := cuts{dials{at: l}}
 	go n.run()
 	s, _ := serve(t, func(c *Config) { c.Node = n })
 	for range 20 {
@@ -123,5 +115,93 @@ func endOfStream(c *spdyClient, id spdy.StreamId) string {
 		if err != nil {
 			return err.Error()
 		}
+	}
+}
+
+// dials is a node whose ports are all of one listener.
+type dials struct {
+	deaf
+	at net.Listener
+}
+
+func (n dials) Dial(ctx context.Context, _ string, _ uint16) (Conn, error) {
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", n.at.Addr().String())
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.TCPConn), nil
+}
+
+// forwards forwards one connection to a function: stream 1 is for errors, stream 3 for data.
+func forwards(t *testing.T, pod func(*net.TCPConn)) *spdyClient {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		if c, err := l.Accept(); err == nil {
+			pod(c.(*net.TCPConn))
+			_ = c.Close()
+		}
+	}()
+	s, _ := serve(t, func(c *Config) { c.Node = dials{at: l} })
+	address, err := s.PortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "p"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := dialSPDY(t, address, "portforward.k8s.io")
+	_ = c.SetDeadline(time.Now().Add(timeouts.For(30 * time.Second)))
+	for i, kind := range []string{"error", "data"} {
+		stream := opens(spdy.StreamId(1+2*i), "streamType", kind, "port", "80", "requestID", "0")
+		if err := c.WriteFrame(stream); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// TestErrorStreamEndsAfterThePod has a pod answer and close. A client of Kubernetes up to 1.31 ends its own direction
+// only when the stream for errors has ended.
+func TestErrorStreamEndsAfterThePod(t *testing.T) {
+	c := forwards(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("answer")) })
+	if how := endOfStream(c, 3); how != "its last frame" {
+		t.Errorf("the stream for data ends by %s", how)
+	}
+	if how := endOfStream(c, 1); how != "its last frame" {
+		t.Errorf("the stream for errors ends by %s", how)
+	}
+}
+
+// TestUploadAfterThePodsEnd has a pod end its direction first, and read what the client sends only a while later: it
+// gets all of it.
+func TestUploadAfterThePodsEnd(t *testing.T) {
+	const frames, size = 400, 64 << 10 // more than what waits on the way
+	ended, got := make(chan struct{}), make(chan int64, 1)
+	c := forwards(t, func(c *net.TCPConn) {
+		_ = c.CloseWrite()
+		<-ended
+		time.Sleep(3 * quietTime) // in which a server that does not look at what is on its way closes
+		n, _ := io.Copy(io.Discard, c)
+		got <- n
+	})
+	if how := endOfStream(c, 3); how != "its last frame" {
+		t.Fatalf("the stream for data ends by %s", how)
+	}
+	close(ended)
+	for range frames {
+		if err := c.WriteFrame(sends(3, size)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.WriteFrame(&spdy.DataFrame{StreamId: 3, Flags: spdy.DataFlagFin}); err != nil {
+		t.Fatal(err)
+	}
+	if n := <-got; n != frames*size {
+		t.Errorf("the pod gets %d of %d bytes", n, frames*size)
+	}
+	if how := endOfStream(c, 1); how != "its last frame" {
+		t.Errorf("the stream for errors ends by %s", how)
 	}
 }
