@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/moby/spdystream/spdy"
@@ -92,7 +93,8 @@ type guard struct {
 	in     *bufio.Reader
 	bounds bounds
 	ended  func(error)
-	close  func() // does it once
+	close  func()      // does it once
+	closed atomic.Bool // it was called, and nothing can be sent any more
 
 	// Of what the client sends, for one reader.
 	ready   []byte          // is to be read next
@@ -131,9 +133,13 @@ func newGuard(conn net.Conn, in *bufio.Reader, b bounds, ended func(error), end 
 	return g, err
 }
 
-// Read reads what the client sends, as long as it keeps to its bounds.
+// Read reads what the client sends, as long as it keeps to its bounds. After Close nothing comes: linger reads from the
+// connection, too, so that what is read here may begin in the middle of a frame.
 func (g *guard) Read(p []byte) (int, error) {
 	n, err := g.read(p)
+	if g.closed.Load() {
+		n, err = 0, io.EOF
+	}
 	if err != nil {
 		g.answered() // a stream that comes when the library is ending its session blocks it
 	}
@@ -161,6 +167,7 @@ func (g *guard) read(p []byte) (int, error) {
 
 // Close ends the connection when the client has what was sent to it.
 func (g *guard) Close() error {
+	g.closed.Store(true)
 	g.close()
 	return nil
 }
@@ -183,7 +190,7 @@ func (g *guard) next() error {
 	} else {
 		err = g.takeControl(size)
 	}
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !g.closed.Load() {
 		g.refused = true
 		g.ended(err)
 	}
@@ -344,10 +351,13 @@ func (g *guard) ends(id spdy.StreamId) {
 
 // Write writes to the client. One goroutine writes at a time, as the library does. It never fails: a write that does
 // ends the connection, by which everybody ends who works for it. The library would wait for ever for an answer to a
-// stream that it could not write, and whoever has something to say on that stream with it.
+// stream that it could not write, and whoever has something to say on that stream with it. What comes after Close, such
+// as the answer to a ping, is dropped: the client may not have taken yet what was sent before.
 func (g *guard) Write(p []byte) (int, error) {
-	if _, err := g.Conn.Write(p); err != nil {
-		_ = g.Conn.Close()
+	if !g.closed.Load() {
+		if _, err := g.Conn.Write(p); err != nil && !g.closed.Load() {
+			_ = g.Conn.Close()
+		}
 	}
 	g.sent.pass(p, g)
 	return len(p), nil

@@ -124,9 +124,21 @@ func (s outputs) Exec(_ context.Context, _ string, _ []string, _ bool, to Stream
 	return 7, err
 }
 
-// TestOutputIsWhole has a client send input without an end to a command that reads none, and read nothing until the
-// command has ended: it gets all output and the exit code.
+// TestOutputIsWhole has a client send something without an end to a command that reads nothing, and read nothing until
+// the command has ended: it gets all output and the exit code.
 func TestOutputIsWhole(t *testing.T) {
+	now := make(chan struct{})
+	close(now)
+	t.Run("input", func(t *testing.T) {
+		bad := bytes.Repeat([]byte{0x80, 3, 0, 77}, 250) // where a reader takes it for the beginning of a frame
+		outputIsWhole(t, &spdy.DataFrame{StreamId: 3, Data: bad}, func(outputs) <-chan struct{} { return now })
+	})
+	t.Run("pings at the end", func(t *testing.T) { // whose answers would be in the way of the output before
+		outputIsWhole(t, &spdy.PingFrame{Id: 1}, func(n outputs) <-chan struct{} { return n.told })
+	})
+}
+
+func outputIsWhole(t *testing.T, sends spdy.Frame, from func(outputs) <-chan struct{}) {
 	n := outputs{text: bytes.Repeat([]byte("x"), 200_000), told: make(chan struct{})}
 	s, _ := serve(t, func(c *Config) { c.Node = n })
 	c := dialSPDY(t, execs(t, s), "v4.channel.k8s.io")
@@ -134,7 +146,8 @@ func TestOutputIsWhole(t *testing.T) {
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
-		for c.WriteFrame(sends(3, 1000)) == nil {
+		<-from(n)
+		for c.WriteFrame(sends) == nil {
 		}
 	}()
 	<-n.told
