@@ -116,7 +116,10 @@ func TestSessionTerminal(t *testing.T) {
 	_, _ = typed.Write([]byte("\n"))
 	g.within(5*time.Second, "the first size", func() bool { return strings.Contains(out.String(), "33 101\r\n") })
 	sizes <- [2]uint16{80, 24}
-	g.within(5*time.Second, "the size was taken", func() bool { return asked.Load() == 3 })
+	for _, none := range [][2]uint16{{}, {0, 25}, {81, 0}} {
+		sizes <- none
+	}
+	g.within(5*time.Second, "the sizes were taken", func() bool { return asked.Load() == 6 })
 	_, _ = typed.Write([]byte("\n"))
 	g.within(5*time.Second, "the second size", func() bool { return strings.Contains(out.String(), "24 80\r\n") })
 	_ = typed.Close() // the end of the input ends the last read

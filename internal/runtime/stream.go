@@ -282,8 +282,12 @@ func (r *Runtime) Resize(ctx context.Context, pod, ctr string, width, height uin
 	return setSize(f, width, height)
 }
 
-// setSize sets the size of the terminal behind a master.
+// setSize sets the size of the terminal behind a master. One without a width or a height says nothing: clients send it
+// whose own terminal has no size.
 func setSize(f *os.File, width, height uint16) error {
+	if width < 1 || height < 1 {
+		return nil
+	}
 	rc, err := f.SyscallConn()
 	if err != nil {
 		return err

@@ -281,7 +281,7 @@ func (s *sizes) Write(p []byte) (int, error) {
 // take has a size be the next one, if it is one.
 func (s *sizes) take() {
 	var size remotecommand.TerminalSize
-	if err := json.Unmarshal(s.text, &size); err != nil || s.ended {
+	if err := json.Unmarshal(s.text, &size); err != nil || s.ended || size.Width < 1 || size.Height < 1 {
 		return
 	}
 	select {

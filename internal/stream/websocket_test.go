@@ -302,6 +302,18 @@ func TestSizes(t *testing.T) {
 	}
 }
 
+// TestSizesOfNothing do not take the place of one that nobody has asked for yet.
+func TestSizesOfNothing(t *testing.T) {
+	s := newSizes()
+	said := `{"Width":80,"Height":24}{}{"Width":81}{"Width":0,"Height":25}`
+	if _, err := s.Write([]byte(said)); err != nil {
+		t.Fatal(err)
+	}
+	if w, h, ok := s.wait(); w != 80 || h != 24 || !ok {
+		t.Errorf("a size of %d, %d, %v", w, h, ok)
+	}
+}
+
 // TestTooManySizes end the session, and the client is told why.
 func TestTooManySizes(t *testing.T) {
 	c := plays(t, true, func(ctx context.Context, s Streams) (int, error) {
