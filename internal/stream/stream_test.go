@@ -233,6 +233,41 @@ func TestTLS(t *testing.T) {
 	}
 }
 
+// TestUnusableCertificateIsToldOnce in the log, however many clients connect meanwhile, and again when it was usable.
+func TestUnusableCertificateIsToldOnce(t *testing.T) {
+	_, cert, key, err := fixture.Certificate("one", net.IPv4(127, 0, 0, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, said := t.TempDir(), &strings.Builder{}
+	p := &keyPair{cert: filepath.Join(dir, "crt"), key: filepath.Join(dir, "key"),
+		log: slog.New(slog.NewTextHandler(said, nil))}
+	now := time.Now()
+	put(t, p.key, key, now)
+	want := 0
+	for range 2 {
+		for name, spoil := range map[string]func(){
+			"missing": func() { _ = os.Remove(p.cert) },
+			"rubbish": func() { put(t, p.cert, []byte("rubbish"), now.Add(time.Second)) },
+		} {
+			put(t, p.cert, cert, now)
+			if _, err := p.get(nil); err != nil {
+				t.Fatal(err)
+			}
+			spoil()
+			for range 100 {
+				if _, err := p.get(nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want++
+			if got := strings.Count(said.String(), "cannot be used"); got != want {
+				t.Fatalf("%s: it was told %d times, wanted %d:\n%.1000s", name, got, want, said)
+			}
+		}
+	}
+}
+
 func put(t *testing.T, path string, data []byte, at time.Time) {
 	t.Helper()
 	if err := errors.Join(os.WriteFile(path, data, 0o600), os.Chtimes(path, at, at)); err != nil {

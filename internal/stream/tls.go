@@ -14,9 +14,10 @@ type keyPair struct {
 	cert, key string
 	log       *slog.Logger
 
-	mu     sync.Mutex // guards what follows
-	loaded *tls.Certificate
-	stamp  [2]time.Time // of the files as they were tried last
+	mu       sync.Mutex // guards what follows
+	loaded   *tls.Certificate
+	stamp    [2]time.Time // of the files of loaded
+	reported string       // why they cannot be used now, as the log has it; "" where they can
 }
 
 // get returns the certificate for a new connection. Files that are no pair, as they are while they are being replaced,
@@ -26,6 +27,7 @@ func (p *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	defer p.mu.Unlock()
 	stamp, err := modified(p.cert, p.key)
 	if err == nil && p.loaded != nil && stamp == p.stamp {
+		p.reported = ""
 		return p.loaded, nil
 	}
 	var pair tls.Certificate
@@ -33,13 +35,17 @@ func (p *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		pair, err = tls.LoadX509KeyPair(p.cert, p.key)
 	}
 	if err == nil {
-		p.loaded = &pair
-	} else if err = fmt.Errorf("load the certificate %s with the key %s: %w", p.cert, p.key, err); p.loaded == nil {
+		p.loaded, p.stamp, p.reported = &pair, stamp, ""
+		return p.loaded, nil
+	}
+	err = fmt.Errorf("load the certificate %s with the key %s: %w", p.cert, p.key, err)
+	if p.loaded == nil {
 		return nil, err
-	} else {
+	}
+	if p.reported != err.Error() {
+		p.reported = err.Error()
 		p.log.Warn("the certificate of the streaming server changed and cannot be used; the one before is", "error", err)
 	}
-	p.stamp = stamp
 	return p.loaded, nil
 }
 
