@@ -86,6 +86,10 @@ func (c *conn) serve() {
 			r, fds, err = c.receive(int(fd))
 			return err != unix.EAGAIN && err != unix.EINTR
 		})
+		if waitErr == nil && err == errNoRoom {
+			c.answer(r, &wire.Reply{ID: r.ID}, nil, fmt.Errorf("%s: %w", r.Op, err))
+			continue
+		}
 		if waitErr != nil || err != nil {
 			return
 		}
@@ -95,7 +99,11 @@ func (c *conn) serve() {
 	}
 }
 
-// receive takes one message.
+// errNoRoom is the answer to a request whose descriptors have not all come: the kernel delivers as many as this process
+// has room for.
+var errNoRoom = fmt.Errorf("take the descriptors that belong to it: %w", unix.EMFILE)
+
+// receive takes one message. With errNoRoom there is a request, and no descriptor.
 func (c *conn) receive(fd int) (*wire.Request, []int, error) {
 	size, _, err := unix.Recvfrom(fd, nil, unix.MSG_PEEK|unix.MSG_TRUNC)
 	if err != nil {
@@ -115,6 +123,10 @@ func (c *conn) receive(fd int) (*wire.Request, []int, error) {
 	if err := wire.Decode(data[:n], r); err != nil {
 		closeList(fds)
 		return nil, nil, err
+	}
+	if flags&unix.MSG_CTRUNC != 0 {
+		closeList(fds)
+		return r, nil, errNoRoom
 	}
 	return r, fds, nil
 }
