@@ -68,7 +68,7 @@ func (c *container) first() process {
 func (c *container) born(p wire.Process, how process, sandbox string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.process, c.how = p, how
+	c.process, c.how, c.bundle.Tracked = p, how, c.groups.tracked()
 	c.oom = watchOOM(p.PID, cmp.Or(sandbox, c.id))
 	if sandbox != "" {
 		c.bundle.Sandbox = sandbox

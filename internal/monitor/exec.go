@@ -196,7 +196,8 @@ func execRoot(c *container) (root, controller string) {
 		if err != nil {
 			return "", ""
 		}
-		root, controller = filepath.Join("/sys/fs/cgroup/pids", path), "pids:"
+		// its first process may be further down
+		root, controller = ownedBy(filepath.Join("/sys/fs/cgroup/pids", path), c.id), "pids:"
 	}
 	if !strings.Contains(root, c.id) {
 		return "", ""

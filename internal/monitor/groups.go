@@ -23,9 +23,13 @@ type groups struct {
 	cgroup2 string     // where on the tracking hierarchy its processes are; "" where none of this host is its own
 }
 
-// follow notes in which tracking group a process of the container is.
-func (g *groups) follow(pid int) {
-	path, _ := cgroup.PathOf(pid, "")
+// follow notes in which tracking group a process of the container is. known is what was noted before it was started,
+// "" where nothing was: a process that runs may have moved into a group below its container's.
+func (g *groups) follow(pid int, known string) {
+	path := known
+	if path == "" {
+		path, _ = cgroup.PathOf(pid, "")
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.cgroup2 = path

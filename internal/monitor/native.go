@@ -60,7 +60,7 @@ func claimChild(c *container, pid int) error {
 	default:
 		return fmt.Errorf("hold the container's process: pidfd_open: %w", err)
 	}
-	c.groups.follow(pid)
+	c.groups.follow(pid, "")
 	if err := c.born(p, n, ""); err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func (n *native) takeOver() {
 		go n.awaitInheritance()
 		return
 	}
-	c.groups.follow(c.process.PID)
+	c.groups.follow(c.process.PID, c.bundle.Tracked)
 	c.oom = watchOOM(c.process.PID, c.id)
 	n.pidfd = fd
 	takeOverExecs(c)

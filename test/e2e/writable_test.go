@@ -5,11 +5,13 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
+	"berth/test/timeouts"
 )
 
 // writable is a node with a handler that has cgroup_writable.
@@ -91,6 +93,11 @@ func (p *pod) delegates(edits edit) {
 	if after := limits(); after != before {
 		p.Errorf("the limits were %s and are %s", before, after)
 	}
+	p.ok(killProcess(p.monitor()))
+	p.eventually("an exec under the next monitor", func() bool {
+		out, _, err := c.tryExec(timeouts.For(5*time.Second), "echo there")
+		return err == nil && out == "there\n"
+	})
 	// The processes of all its cgroups end with it, and its cgroups go: the node looks for what is left.
 	p.ok(p.n.Runtime.StopContainer(ctx(), c.cid, 0))
 }

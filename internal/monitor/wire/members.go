@@ -15,7 +15,7 @@ func (b *Bundle) members() []member {
 		{"runtime", &b.Runtime, true}, {"args", &b.Args, false}, {"tty", &b.Terminal, false}, {"stdin", &b.Stdin, false},
 		{"stdinOnce", &b.StdinOnce, false}, {"cgroups", &b.Cgroups, false}, {"log", &b.Log, false},
 		{"started", &b.Started, false}, {"owner", &b.Owner, false}, {"stdinClosed", &b.StdinClosed, false},
-		{"sandbox", &b.Sandbox, false}, {"init", &b.Init, false},
+		{"sandbox", &b.Sandbox, false}, {"init", &b.Init, false}, {"tracked", &b.Tracked, false},
 	}
 }
 

@@ -82,6 +82,8 @@ type Bundle struct {
 	StdinClosed bool `json:"stdinClosed,omitempty"`
 	// Sandbox is the container whose process the runtime named for this one too, which has none of its own.
 	Sandbox string `json:"sandbox,omitempty"`
+	// Tracked is where on the tracking hierarchy the process was before it was started. It may move further down since.
+	Tracked string `json:"tracked,omitempty"`
 }
 
 // Owner is a user and a group of the host.
