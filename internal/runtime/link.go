@@ -176,6 +176,7 @@ func (l *link) join(ctx context.Context, c *client, list []wire.Container) error
 		if e.State != wire.Exited {
 			handOver(ctx, l, c, e)
 			hold(ctx, l, c, e)
+			endInput(ctx, l, c, e)
 		}
 		tellDropped(l, e.ID, e.Dropped)
 	}

@@ -8,6 +8,7 @@ package runtime
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -56,6 +57,8 @@ type Config struct {
 	OnExit func(pod, ctr string, e Exit)
 	// OnDropped is told of what was dropped of a container's log since it was last told. It may be nil.
 	OnDropped func(pod, ctr string, d Dropped)
+
+	name string // of this daemon, which no other has had; see inputFile
 }
 
 // Handler is an OCI runtime as configured. It is kept with what was made by it.
@@ -145,6 +148,7 @@ func New(cfg Config) (*Runtime, error) {
 		return nil, fmt.Errorf("the monitor program: %w", err)
 	}
 	r := &Runtime{cfg: cfg}
+	r.cfg.name = rand.Text()
 	r.links = &links{cfg: &r.cfg, pods: map[string]*link{}, changes: newReplacements()}
 	r.drains = newDrainer(r)
 	return r, nil

@@ -218,7 +218,12 @@ func feed(ctx context.Context, r *Runtime, pod, ctr string, in io.Reader) (io.Cl
 	case b.Terminal:
 		w, err = r.Console(ctx, pod, ctr)
 	default:
-		w, err = os.OpenFile(filepath.Join(dir, "stdin"), os.O_WRONLY|unix.O_NONBLOCK, 0)
+		if b.StdinOnce {
+			err = noteInput(&r.cfg, pod, ctr)
+		}
+		if err == nil {
+			w, err = os.OpenFile(filepath.Join(dir, "stdin"), os.O_WRONLY|unix.O_NONBLOCK, 0)
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("attach standard input: %w", err)

@@ -196,6 +196,29 @@ func TestDaemonKilled(t *testing.T) {
 	}
 }
 
+// TestInputOfAnEarlierDaemon has a container whose input a client of an earlier daemon had see the end of it, and no
+// other.
+func TestInputOfAnEarlierDaemon(t *testing.T) {
+	g := newRig(t)
+	once := func(c *Create) { c.Stdin, c.StdinOnce = true, true }
+	had, other := g.run("cat; echo END; exit 6", once), g.run("cat; echo END; exit 6", once)
+	g.ok(noteInput(&g.cfg, g.pod, had))
+	l := g.links.remove(g.pod)
+	syscall.ForkLock.RLock() // as in TestDaemonKilled
+	l.shut().end()
+	syscall.ForkLock.RUnlock()
+	g.Runtime = g.must(New(g.cfg)).(*Runtime)
+	g.must(g.Adopt(t.Context(), g.pod))
+	if e := g.exit(had); e.Code != 6 {
+		t.Errorf("exit %+v", e)
+	}
+	g.ok(noteInput(&g.cfg, g.pod, other)) // a client of this daemon has it
+	g.killMonitor()
+	if f, _ := g.found(other); f.State != Running || strings.Contains(g.said(other), "END") {
+		t.Errorf("the other one is %+v, and has said %q", f, g.said(other))
+	}
+}
+
 // TestExecsOfAKilledMonitor has nothing go on that was asked of a monitor which was killed: nobody is left who would
 // tell its end, or keep its time. What an exec left that had ended goes on, also beside later ones.
 func TestExecsOfAKilledMonitor(t *testing.T) {

@@ -2,12 +2,14 @@ package e2e
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"k8s.io/client-go/tools/remotecommand"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
@@ -171,5 +173,38 @@ func TestRestartWithManyPods(t *testing.T) {
 			}
 		}
 		r.wantPods(6)
+	})
+}
+
+// TestInputEndsWithTheDaemon ends the daemon, by either signal, while a client has the input of a container that is
+// meant for one: the container sees the end of it under the next daemon. One whose input nobody has had does not.
+func TestInputEndsWithTheDaemon(t *testing.T) {
+	once := func(c *v1.ContainerConfig) { c.Stdin, c.StdinOnce = true, true }
+	own(t, func(r rig) {
+		p := r.pod()
+		waits := p.start(busybox("waits", "echo on; cat; echo END", once))
+		waits.logged("on\n")
+		for name, end := range map[string]func() error{"killed": r.n.Kill9, "terminated": r.n.Stop} {
+			c := p.start(busybox(name, "cat; echo END", once))
+			in, typed := io.Pipe()
+			out, ended := &transcript{}, make(chan error, 1)
+			address, _ := r.reach(c.attachURL(&v1.AttachRequest{Stdin: true, Stdout: true}))
+			go func() {
+				ended <- r.stream(ctx(), "websocket-v5", address, remotecommand.StreamOptions{Stdin: in, Stdout: out})
+			}()
+			_, _ = typed.Write([]byte("hello\n"))
+			r.eventually("the input comes back", out.has("hello\n"))
+			r.ok(end())
+			<-ended
+			_ = typed.Close()
+			r.ok(r.n.Start())
+			if st := c.finish(); st.ExitCode != 0 {
+				r.Errorf("%s: exit code %d", name, st.ExitCode)
+			}
+			c.logged("END\n")
+		}
+		if text := waits.text(""); strings.Contains(text, "END") {
+			r.Errorf("a container saw an end of an input that nobody has had: %q", text)
+		}
 	})
 }
