@@ -49,7 +49,7 @@ func (m *Monitor) newContainer(id string, b wire.Bundle) *container {
 	c := &container{m: m, id: id, dir: m.dir(id), bundle: b, stdin: -1, starts: make(chan struct{}, 1)}
 	c.groups.id, c.groups.named = id, b.Cgroups
 	c.groups.tracking, c.groups.helpers = m.cfg.Tracking, m.group(id)
-	c.execs.turns = newTurns(execTurns)
+	c.execs.turns, c.execs.used = newTurns(execTurns), map[int]bool{}
 	c.how = newNative(c)
 	c.oom = oomCounter{own: -1, pod: -1}
 	c.out = newOutput(m, id)

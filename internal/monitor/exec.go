@@ -26,46 +26,70 @@ const execPrefix, execLog, execInside = "exec-", ".log", ".inside.pid"
 type execs struct {
 	turns turns // of runtimes that start them
 
-	mu   sync.Mutex      // guards what follows
-	n    int             // the highest number so far: failed execs count, and of an earlier monitor's what it has left
-	left []*cgroup.Group // of execs that have ended, with what they have left
+	mu   sync.Mutex   // guards what follows
+	used map[int]bool // the numbers of those that run, of those in left, and of what an earlier monitor's have left
+	left []endedExec
 }
 
-// next returns the name of a new exec.
-func (e *execs) next() string {
+// endedExec is an exec that has ended, with its cgroups in which a child lives on.
+type endedExec struct {
+	n      int
+	groups []*cgroup.Group
+}
+
+// next returns the number of a new exec, the lowest that is free: who watches cgroups, as a kubelet's cAdvisor does,
+// would see a new one for each probe.
+func (e *execs) next() (n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.n++
-	return execPrefix + strconv.Itoa(e.n)
+	for n = 1; e.used[n]; n++ {
+	}
+	e.used[n] = true
+	return n
 }
 
 // had notes that an exec of this number exists.
 func (e *execs) had(n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.n = max(e.n, n)
+	e.used[n] = true
 }
 
-// mostLeft is how many of the cgroups that earlier execs have left are looked at when one ends.
+// mostLeft is how many of the earlier execs that have left something are looked at when one ends.
 const mostLeft = 16
 
-// remove removes the cgroups of an exec that has ended, and those of earlier ones in which a child lived on. Where one
-// still does they stay, for the next exec or the container's end.
-func (e *execs) remove(groups []*cgroup.Group) {
+// remove removes the cgroups of an exec of which there is nothing else any more, and those of earlier ones in which a
+// child lived on. Where one still does they stay, with their number, for the next exec or the container's end.
+func (e *execs) remove(n int, groups []*cgroup.Group) {
 	e.mu.Lock()
-	n := min(len(e.left), mostLeft)
-	try := append(e.left[:n:n], groups...)
-	e.left = e.left[n:]
+	k := min(len(e.left), mostLeft)
+	try := append(e.left[:k:k], endedExec{n, groups})
+	e.left = e.left[k:]
 	e.mu.Unlock()
-	var left []*cgroup.Group
-	for _, g := range try {
-		if errors.Is(g.Remove(), unix.EBUSY) {
-			left = append(left, g)
+	var left []endedExec
+	for i := range try {
+		if try[i].groups = inUse(try[i].groups); len(try[i].groups) > 0 {
+			left = append(left, try[i])
 		}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	for _, x := range try {
+		if len(x.groups) == 0 {
+			delete(e.used, x.n)
+		}
+	}
 	e.left = append(e.left, left...)
+}
+
+// inUse removes groups, and returns those in which something lives.
+func inUse(groups []*cgroup.Group) (left []*cgroup.Group) {
+	for _, g := range groups {
+		if errors.Is(g.Remove(), unix.EBUSY) {
+			left = append(left, g)
+		}
+	}
+	return left
 }
 
 // runExec runs a process in a running container and waits for its end. When ctx ends first, nothing of it is left. The
@@ -81,10 +105,15 @@ func runExec(
 	if err := c.in(wire.Running); err != nil {
 		return 0, err
 	}
-	name, first := c.execs.next(), c.first()
+	n, first := c.execs.next(), c.first()
+	name := execPrefix + strconv.Itoa(n)
 	process, pidPath := filepath.Join(c.dir, processFile), filepath.Join(c.dir, name+".pid")
 	logPath, insidePath := filepath.Join(c.dir, name+execLog), filepath.Join(c.dir, name+execInside)
-	defer removeFiles(process, pidPath, insidePath, logPath)
+	var sub subgroup
+	defer func() {
+		removeFiles(process, pidPath, insidePath, logPath) // before the next exec may have the name
+		c.execs.remove(n, sub.groups)
+	}()
 	if err := os.WriteFile(logPath, nil, 0o600); err != nil {
 		return 0, err
 	}
@@ -92,8 +121,7 @@ func runExec(
 	if err != nil {
 		return 0, err
 	}
-	sub := newSubgroup(c, name, group)
-	defer func() { c.execs.remove(sub.groups) }()
+	sub = newSubgroup(c, name, group)
 	argv := append([]string{c.bundle.Runtime}, c.bundle.Args...)
 	argv = append(argv, "--log", logPath, "--log-format", "json",
 		"exec", "--detach", "--process", process, "--pid-file", pidPath)
@@ -173,12 +201,12 @@ func newSubgroup(c *container, name string, born *cgroup.Group) subgroup {
 	if root == "" {
 		return s
 	}
-	path := filepath.Join(root, name)
-	if err := os.Mkdir(path, 0o755); err != nil && !os.IsExist(err) {
+	group, err := cgroup.Make(root, name)
+	if err != nil {
 		return s
 	}
 	s.args = []string{"--cgroup", controller + "/" + name}
-	s.groups = append(s.groups, cgroup.At(path))
+	s.groups = append(s.groups, group)
 	return s
 }
 
@@ -222,11 +250,15 @@ func takeOverExecs(c *container) {
 	logs, _ := filepath.Glob(filepath.Join(c.dir, execPrefix+"*"+execLog))
 	for _, log := range logs {
 		name := strings.TrimSuffix(filepath.Base(log), execLog)
+		n, _ := strconv.Atoi(strings.TrimPrefix(name, execPrefix))
 		groups := []*cgroup.Group{cgroup.At(filepath.Join(c.m.group(c.id), name))}
 		if root != "" {
 			groups = append(groups, cgroup.At(filepath.Join(root, name)))
 		}
-		go endExec(c, name, groups)
+		go func() {
+			endExec(c, name, groups)
+			c.execs.remove(n, groups)
+		}()
 	}
 }
 
