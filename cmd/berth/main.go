@@ -13,6 +13,7 @@ var version = "unknown"
 func main() {
 	root := cli.New(version)
 	cli.AddToNode(root, serveCommand())
+	root.AddCommand(freeUnitCommand())
 	addManual(root)
 	os.Exit(cli.Execute(root))
 }

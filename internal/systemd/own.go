@@ -1,6 +1,7 @@
 package systemd
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -11,8 +12,12 @@ import (
 	"berth/internal/cgroup"
 )
 
-// leaf is the daemon's own place in a unit whose cgroup is delegated to it: helpers have groups beside it.
-const leaf = "daemon"
+const (
+	// leaf is the daemon's own place in a unit whose cgroup is delegated to it: helpers have groups beside it.
+	leaf = "daemon"
+	// control is where systemd runs the other commands of such a unit, among them those of ExecStopPost=.
+	control = ".control"
+)
 
 // Delegated is the cgroup of the unit that this process is in, if systemd has delegated it (Delegate=yes) so that
 // groups may be made below; "" otherwise. A process that is alone in such a unit moves into a group of its own there,
@@ -42,6 +47,25 @@ func Delegated(mount string) (string, error) {
 func Leaf(unit, mount string) (string, bool) {
 	dir, err := cgroup.Own(mount)
 	return dir, err == nil && dir == filepath.Join(unit, leaf)
+}
+
+// FreeUnit has the delegated unit that this process is a command of take a process into its own cgroup again. Where the
+// daemon has given controllers to the groups there and something that it started lives on in one of them, the kernel
+// would let no next daemon in, which systemd before 254 starts there.
+func FreeUnit(mount string) error {
+	dir, err := cgroup.Own(mount)
+	if err != nil {
+		return err
+	}
+	unit := filepath.Dir(dir)
+	if filepath.Base(dir) != control || !isDelegated(unit) {
+		return fmt.Errorf("this process is in the cgroup %s, and no command of a unit with Delegate=yes: systemd runs it "+
+			"when the daemon has ended (ExecStopPost=)", dir)
+	}
+	if err := cgroup.DropControllers(unit); err != nil {
+		return fmt.Errorf("take the controllers from the groups below %s: %w", unit, err)
+	}
+	return nil
 }
 
 // isDelegated looks for the mark that systemd puts on what it delegates.

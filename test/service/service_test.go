@@ -164,6 +164,50 @@ func handlersWork(t *testing.T) {
 	})
 }
 
+// TestHelpersOutliveTheDaemon has a daemon be killed, and one be stopped, while a CNI plugin runs and while a process
+// is in the daemon's own group, as a plugin of NRI may be. Systemd starts the next one in the unit's own cgroup, as all
+// before systemd 254 do, which do not know DelegateSubgroup=.
+func TestHelpersOutliveTheDaemon(t *testing.T) {
+	installed.Network(t)
+	installed.Image(t, image)
+	beside := runWeb(t, "beside")
+	dropIn := "/run/systemd/system/" + unit + ".d"
+	made := map[string]string{
+		slowPlugin: slowScript, "/etc/cni/net.d/00-slow.conflist": slowNetwork,
+		dropIn + "/50-test.conf": "[Service]\nDelegateSubgroup=\n",
+	}
+	for path, text := range made {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again := func(pid int) int {
+		installed.Run(t, "systemctl", "daemon-reload")
+		installed.Run(t, "systemctl", "restart", unit)
+		return serving(t, pid)
+	}
+	pid := again(mainPid(t))
+	if got := property(t, "DelegateSubgroup"); got != "" {
+		t.Fatalf("systemd starts the daemon in the group %q of the unit", got)
+	}
+	if !t.Run("killed", func(t *testing.T) { pid = endWithHelpers(t, pid, "kill", "-9", strconv.Itoa(pid)) }) {
+		return // nothing serves
+	}
+	t.Run("stopped", func(t *testing.T) { pid = endWithHelpers(t, pid, "systemctl", "restart", unit) })
+	for path := range made {
+		if err := os.Remove(path); err != nil {
+			t.Error(err)
+		}
+	}
+	_ = os.Remove(dropIn)
+	again(pid)
+	beside.goesOn(t)
+	installed.Run(t, "berth", "rm", "-f", "beside")
+}
+
 // TestPodsOutliveTheDaemon is one pod through all that may happen to its daemon.
 func TestPodsOutliveTheDaemon(t *testing.T) {
 	installed.Network(t)

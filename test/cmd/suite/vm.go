@@ -94,8 +94,8 @@ func pattern(names []string) string { return "^Test(" + strings.Join(names, "|")
 var vmNode = []vm.Test{
 	{Package: "test/power", Run: "TestStart", Until: "power: cut it now", Env: []string{installed.Env}},
 	{Package: "test/power", Run: "TestAfter", Env: []string{installed.Env}},
-	{Package: "test/service", Run: "TestInstall|TestPodsOutliveTheDaemon|TestShutdown", Down: true,
-		Env: []string{installed.Env}},
+	{Package: "test/service", Run: "TestInstall|TestHelpersOutliveTheDaemon|TestPodsOutliveTheDaemon|TestShutdown",
+		Down: true, Env: []string{installed.Env}},
 	{Package: "test/service", Run: "TestBooted", Env: []string{installed.Env}},
 	{Package: "test/service", Run: "TestRemove", Env: []string{installed.Env}},
 	// On a node that the package was removed from.
