@@ -391,7 +391,7 @@ func (n *node) recover(ready func()) {
 	n.background.run(func(ctx context.Context) {
 		<-adopted
 		n.timeline.Mark("adopt")
-		if err := n.images.Sweep(ctx); err != nil && ctx.Err() == nil {
+		if err := n.images.Sweep(ctx); err != nil && !errors.Is(err, context.Canceled) {
 			n.log.Warn("sweep of unused layers is not complete; the next start tries again", "error", err)
 		}
 		n.preload.start()

@@ -2,9 +2,11 @@ package image
 
 import (
 	"context"
+	"os"
 	"testing"
 	"time"
 
+	"berth/internal/image/catalog"
 	"berth/test/timeouts"
 )
 
@@ -53,4 +55,39 @@ func TestRemoveGoesOnWithoutItsCaller(t *testing.T) {
 		t.Errorf("%d layers are left of an image that is gone", n)
 	}
 	sound(t, s)
+}
+
+// TestRemoveOfNothingSucceeds removes an image that is not there after a sweep has failed.
+func TestRemoveOfNothingSucceeds(t *testing.T) {
+	s := open(t, t.TempDir())
+	aside := s.disk.Path(catalog.AsideDir)
+	if err := os.WriteFile(aside, nil, 0o600); err != nil { // no directory: no sweep can read it
+		t.Fatal(err)
+	}
+	if err := s.Sweep(t.Context()); err == nil {
+		t.Fatal("the sweep has succeeded")
+	}
+	for range 2 {
+		if err := s.Remove(t.Context(), "r.example/none:v1"); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestNamesOutliveAFurtherPull pulls an image by another name after one of its packings was replaced by a sound one:
+// what it was called then it keeps.
+func TestNamesOutliveAFurtherPull(t *testing.T) {
+	f := blobServer(t)
+	packings(t, f)
+	s := open(t, t.TempDir())
+	evil := pull(t, s, f.host+"/evil:gzip")
+	spoil(t, s, evil, 0, "d/a")
+	good := pull(t, s, f.host+"/good:zstd")
+	push := f.host + "/good:again"
+	one, two, three := goodEntries()
+	f.put(t, "again", imageOf(t, zst(t, one...), zst(t, two...), zst(t, three...)))
+	if img := pull(t, s, push); img.ID != good.ID {
+		t.Fatalf("%s is another image", push)
+	}
+	isGood(t, s, good.ID, f.host+"/good:zstd", push)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"berth/internal/diskspace"
+	"berth/internal/fail"
 	"berth/internal/image/catalog"
 	"berth/internal/image/document"
 	"berth/internal/image/layer"
@@ -72,7 +72,7 @@ func rebuild(
 		}
 		raw, err := rebuildFrom(ctx, s, w, id, l)
 		release()
-		if err == nil || ctx.Err() != nil || diskspace.Lacking(err) {
+		if err == nil || ctx.Err() != nil || fail.Lacking(err) {
 			return raw, err
 		}
 		reportDamage(ctx, s.catalog, id, err)

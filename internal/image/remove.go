@@ -1,15 +1,23 @@
 package image
 
-import "context"
+import (
+	"context"
+
+	"berth/internal/image/catalog"
+)
 
 // Remove removes the image that the id, tag or digest names, with all its tags and digests: a name stands for the whole
 // image, as in containerd. It also removes unused layers, those of failed pulls too, and goes on with that when the
 // caller leaves: a call that finds the image gone would not. It succeeds if there is no such image.
 func (s *Store) Remove(_ context.Context, refOrID string) error {
 	op := "remove image " + refOrID
-	there, err := s.catalog.Forget(refOrID)
-	if err == nil && (there || s.catalog.SwapFreed(false)) {
+	there, err := catalog.Forget(s.catalog, refOrID)
+	switch {
+	case err != nil:
+	case there:
 		err = s.sweeper.Sweep(s.ctx)
+	case s.catalog.SwapFreed(false): // the sweep of an earlier call has failed
+		s.sweeper.Soon()
 	}
 	return failed(op, s.disk.Explain(err))
 }
@@ -33,6 +41,9 @@ func (s *Store) Sweep(ctx context.Context) error {
 	done := make(chan error, 1)
 	go func() {
 		err := s.sweeper.Sweep(s.ctx)
+		if err == nil {
+			err = s.ctx.Err()
+		}
 		if err == nil {
 			err = s.disk.SweepIngests()
 		}

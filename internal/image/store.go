@@ -167,15 +167,17 @@ func (s *Store) Close() error {
 	s.stop()
 	ctx, cancel := context.WithTimeout(context.Background(), landing)
 	defer cancel()
-	over := make(chan struct{})
-	go func() { s.work.Wait(); close(over) }()
+	worked := make(chan struct{})
+	go func() { s.work.Wait(); close(worked) }()
+	var landed sync.WaitGroup
+	landed.Go(func() { s.pipeline.configs.land(ctx) })
+	landed.Go(func() { s.pipeline.proving.land(ctx) })
+	landed.Go(func() { s.pipeline.layers.land(ctx) })
+	landed.Wait()
 	select {
-	case <-over:
+	case <-worked:
 	case <-ctx.Done():
 	}
-	s.pipeline.configs.land(ctx)
-	s.pipeline.proving.land(ctx)
-	s.pipeline.layers.land(ctx)
 	s.pipeline.unpackers.close()
 	_ = s.unsync()
 	return nil

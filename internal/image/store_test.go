@@ -445,7 +445,7 @@ func TestSweepKeepsWhatIsUsed(t *testing.T) {
 		if err == nil {
 			release()
 		}
-		_, _ = s.catalog.Forget(img.ID)
+		_, _ = catalog.Forget(s.catalog, img.ID)
 		return nil, true
 	}
 	if err := s.Sweep(t.Context()); err != nil || layersOnDisk(t, s) != 1 {

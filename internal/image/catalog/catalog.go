@@ -210,8 +210,8 @@ func putLocked(c *Catalog, e *edit) error {
 	return nil
 }
 
-// Forget removes the record of the image that an id, tag or digest names; there is false when there is no such image.
-func (c *Catalog) Forget(refOrID string) (there bool, err error) {
+// drop removes the record of the image that an id, tag or digest names, for Forget.
+func (c *Catalog) drop(refOrID string) (there bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	img, ok := c.Snapshot().Find(refOrID)

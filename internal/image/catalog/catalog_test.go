@@ -121,7 +121,7 @@ func TestCatalogAlone(t *testing.T) {
 	if list := c.Snapshot().List(); !there || got.ID != a.ID || !got.Durable || len(list) != 1 || layersThere(t, c) != 2 {
 		t.Errorf("after another boot: %+v, %d layers", list, layersThere(t, c))
 	}
-	if there, err := c.Forget(a.ID); !there || err != nil {
+	if there, err := Forget(c, a.ID); !there || err != nil {
 		t.Errorf("removed: %v, %v", there, err)
 	}
 	if err := sweeperOf(c, got.Layers[0]).Sweep(t.Context()); err != nil || layersThere(t, c) != 1 {
@@ -174,7 +174,7 @@ func TestUseOfWhatGoes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Forget(img.ID); err != nil {
+	if _, err := Forget(c, img.ID); err != nil {
 		t.Error(err)
 	}
 	if err := sweeperOf(c).Sweep(t.Context()); err != nil || layersThere(t, c) != 1 {

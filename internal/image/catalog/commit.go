@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"errors"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -65,9 +66,10 @@ func Commit(c *Catalog, rec *ImageRecord) (Image, error) {
 // Untag takes a tag away from the image that has it, if one has. The image stays, also without any.
 func Untag(c *Catalog, tag string) error {
 	_, err := carryOut(c, func(v *inventory) (edits []*edit) {
+		edits = uncede(v, "", []string{tag})
 		for _, rec := range othersNamed(v, "", []string{tag}) {
 			less := *rec
-			less.Tags = slices.DeleteFunc(slices.Clone(rec.Tags), func(t string) bool { return t == tag })
+			less.Tags = withoutAll(rec.Tags, []string{tag})
 			edits = append(edits, &edit{step: "pull.untag", old: rec, rec: &less})
 		}
 		return edits
@@ -98,6 +100,7 @@ func carryOut(c *Catalog, plan func(*inventory) []*edit) (Image, error) {
 // editsFor are the changes that make rec an image of the store: its own first, then those of images that lose tags.
 func editsFor(v *inventory, rec *ImageRecord) []*edit {
 	next, old := *rec, v.images[rec.ID]
+	next.Anew = false // it was about the record before
 	next.Digests = digestsOf(nil, rec.Digests)
 	next.Resolved = resolvedOf(nil, rec.Resolved, next.Digests)
 	if old != nil && !rec.Anew {
@@ -111,15 +114,18 @@ func editsFor(v *inventory, rec *ImageRecord) []*edit {
 	for _, other := range othersNamed(v, next.ID, next.Tags) {
 		edits = append(edits, takeTags(other, &next))
 	}
+	if next.Durable {
+		edits = append(edits, uncede(v, next.ID, next.Tags)...)
+	}
 	return edits
 }
 
 // takeTags is the change of an image that loses tags to next. If the disk has the image and not next, it keeps the tags
 // there until it has next: a power cut would leave them to nobody. After a mere crash of the daemon both records have
-// them, and the one pulled last is right, so that next has to be that one.
+// them, and dedupeTags finds next by what is not durable.
 func takeTags(other, next *ImageRecord) *edit {
 	less := *other
-	if other.Durable && !next.Durable && next.PulledAt.After(other.PulledAt) {
+	if other.Durable && !next.Durable {
 		cede(&less, func(tag string) bool { return slices.Contains(next.Tags, tag) })
 		return &edit{step: "pull.untag", old: other, rec: &less, later: true}
 	}
@@ -137,11 +143,31 @@ func withoutAll(tags, others []string) (left []string) {
 	return left
 }
 
+// uncede are the changes by which images other than the one with that id take tags off the disk that they have ceded.
+func uncede(v *inventory, id string, tags []string) (edits []*edit) {
+	for _, other := range slices.Sorted(maps.Keys(v.ceding)) {
+		rec := v.images[other]
+		less := *rec
+		less.Ceded = withoutAll(rec.Ceded, tags)
+		if other != id && len(less.Ceded) < len(rec.Ceded) {
+			edits = append(edits, &edit{step: "sync.untag", old: rec, rec: &less})
+		}
+	}
+	return edits
+}
+
 // settle takes ceded tags off the disk: those of images that are durable by now, and those that no image has any more.
+// An image whose record cannot be written keeps no other from it.
 func settle(c *Catalog) error {
-	_, err := carryOut(c, func(v *inventory) (edits []*edit) {
-		for _, id := range slices.Sorted(maps.Keys(v.ceding)) {
+	var ceding []string
+	c.propose(func(v *inventory) []*edit { ceding = slices.Sorted(maps.Keys(v.ceding)); return nil })
+	var errs []error
+	for _, id := range ceding {
+		_, err := carryOut(c, func(v *inventory) []*edit {
 			rec := v.images[id]
+			if rec == nil {
+				return nil
+			}
 			less := *rec
 			less.Ceded = nil
 			for _, tag := range rec.Ceded {
@@ -149,13 +175,29 @@ func settle(c *Catalog) error {
 					less.Ceded = append(less.Ceded, tag)
 				}
 			}
-			if len(less.Ceded) < len(rec.Ceded) {
-				edits = append(edits, &edit{step: "sync.untag", old: rec, rec: &less})
+			if len(less.Ceded) == len(rec.Ceded) {
+				return nil
 			}
+			return []*edit{{step: "sync.untag", old: rec, rec: &less}}
+		})
+		if !errors.Is(err, fs.ErrNotExist) { // else it was removed meanwhile
+			errs = append(errs, err)
 		}
-		return edits
-	})
-	return err
+	}
+	return errors.Join(errs...)
+}
+
+// Forget removes the record of the image that an id, tag or digest names; there is false when there is no such image.
+// Its tags are nobody's then, also on the disk.
+func Forget(c *Catalog, refOrID string) (there bool, err error) {
+	if img, ok := c.Snapshot().Find(refOrID); ok {
+		_, err := carryOut(c, func(v *inventory) []*edit { return uncede(v, img.ID, img.RepoTags) })
+		if err != nil { // a full disk keeps nobody from removing an image; settle goes on with it
+			c.disk.log.Warn("take the tags of an image that is removed from those that had them before", "image", img.ID,
+				"error", err)
+		}
+	}
+	return c.drop(refOrID)
 }
 
 // othersNamed are the images that have one of the tags, by id, without the one that is to have them.

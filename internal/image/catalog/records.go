@@ -99,12 +99,20 @@ func torn(err error) bool {
 	return errors.As(err, &corrupt) && corrupt.Torn
 }
 
-// dedupeTags leaves a tag to the image pulled last: the other one may not have lost it on the disk yet.
+// dedupeTags leaves a tag to one image where several have it on the disk: to one that is not durable, for which a
+// durable one has ceded it (takeTags); of several such to the one pulled last, since a crash may have come between the
+// writes of two records.
 func dedupeTags(images map[string]*ImageRecord) {
+	before := func(a, b *ImageRecord) bool {
+		if a.Durable != b.Durable {
+			return b.Durable
+		}
+		return a.PulledAt.After(b.PulledAt)
+	}
 	owner := map[string]*ImageRecord{}
 	for _, rec := range images {
 		for _, tag := range rec.Tags {
-			if o := owner[tag]; o == nil || rec.PulledAt.After(o.PulledAt) {
+			if o := owner[tag]; o == nil || before(rec, o) {
 				owner[tag] = rec
 			}
 		}

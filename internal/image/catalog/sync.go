@@ -86,6 +86,9 @@ func (s *Syncer) syncNew() error {
 		return err
 	}
 	errs := b.stageImages(s.catalog.disk, images) // an image that cannot be read or renamed keeps no other from it
+	if len(b.layers)+len(b.images) == 0 {
+		return errors.Join(errs...)
+	}
 	if err := At("sync.disk", s.Flush); err != nil {
 		// The kernel tells once of what it could not write, and forgets it then: a batch that succeeds later says
 		// nothing of what was written until now, in this batch or for a later one.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"reflect"
 	"runtime"
@@ -118,6 +119,26 @@ func standing(t *testing.T, name string) map[string]entry {
 		t.Fatal(err)
 	}
 	return out
+}
+
+// TestManifestsThatAreNone lists what an unpacker that was taken over may have left for a manifest.
+func TestManifestsThatAreNone(t *testing.T) {
+	for _, text := range []string{`{}`, `{"p":"x"}`, `{"p":"x","t":""}`, `{"p":"x","t":"ff"}`} {
+		name := filepath.Join(t.TempDir(), ManifestFile)
+		w, err := createPacked(name, os.O_TRUNC)
+		if err == nil {
+			_, err = w.Write([]byte(text + "\n"))
+		}
+		if err == nil {
+			err = w.close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if man, err := list(t.Context(), name); err == nil {
+			t.Errorf("%s is listed as %v", text, man.last)
+		}
+	}
 }
 
 // TestListingIsSmall lists a layer of many files, as a check of the store does in the daemon.

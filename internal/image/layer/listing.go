@@ -2,6 +2,7 @@ package layer
 
 import (
 	"context"
+	"fmt"
 	"hash/maphash"
 )
 
@@ -26,6 +27,9 @@ type listed struct {
 func list(ctx context.Context, name string) (*listing, error) {
 	l := &listing{seed: maphash.MakeSeed(), last: map[uint64]listed{}, gone: newPathTree[int64]()}
 	err := eachLine(ctx, name, func(line int64, e entry) error {
+		if len(e.Type) != 1 { // the process that unpacked the layer wrote it, and is not believed
+			return fmt.Errorf("line %d of the layer's manifest has the type %q, which is none", line, e.Type)
+		}
 		if e.Type == typeGone {
 			*l.gone.at(l.gone.make(e.Path)) = line
 			return nil

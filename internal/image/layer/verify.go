@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/fail"
 )
 
 // Verify compares the layer in dir with its manifest, and calls report for each path that differs. It returns an error
@@ -60,7 +62,7 @@ func eachPath(ctx context.Context, dirfd int, p string, do func(p string, err er
 		do(join(p, name), err)
 		return nil
 	})
-	if err != nil && ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil && !fail.Lacking(err) {
 		do(p, err)
 		return nil
 	}
@@ -83,9 +85,12 @@ func verifyTarSplit(dir string, man *listing, report func(path, problem string))
 }
 
 // differs describes how the file on the disk differs from the entry, "" if it does not. It returns an error only when
-// ctx has ended.
+// ctx has ended, or when the daemon lacks something, which says nothing of the file.
 func differs(ctx context.Context, root int, e entry) (string, error) {
 	at, err := openSpot(root, e.Path)
+	if fail.Lacking(err) {
+		return "", err
+	}
 	if err != nil {
 		return "cannot be reached: " + err.Error(), nil
 	}
@@ -162,6 +167,9 @@ func contentDiffers(ctx context.Context, at spot, e entry) (string, error) {
 		got, err := hashFile(ctx, at)
 		if ctx.Err() != nil {
 			return "", ctx.Err()
+		}
+		if fail.Lacking(err) {
+			return "", err
 		}
 		if err != nil {
 			return err.Error(), nil
