@@ -168,7 +168,8 @@ func (n *Network) detach(ctx context.Context, p Pod) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, n.CNI.inForce().DelTimeout)
+	caller := ctx
+	ctx, cancel := context.WithTimeout(caller, n.CNI.inForce().DelTimeout)
 	defer cancel()
 	cutOff := a.Undoing || damaged != nil
 	if !a.Undoing {
@@ -190,7 +191,7 @@ func (n *Network) detach(ctx context.Context, p Pod) error {
 		// portmap passes over what goes wrong when it looks for chains of its earlier releases, and may leave one.
 		_, ports := on.Capabilities["portMappings"]
 		if err == nil && (cutOff || on.Result == nil || ports) {
-			err = clearRules(ctx, n.run, n.log, a.Pod, on.Config.Name)
+			err = clearRules(caller, n.run, n.log, a.Pod, on.Config.Name)
 		}
 		if err != nil {
 			path, _ := n.attachments.path(p.ID)

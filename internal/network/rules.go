@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"time"
 )
 
 // chainPrefixes begin the names of chains that plugins of the CNI project make for one pod: bridge and ptp for
@@ -27,12 +28,21 @@ func podChains(network, pod string) (names []string) {
 	return names
 }
 
+// rulesTime is how long clearRules may take. iptables-save writes a hundred thousand rules in a second or two.
+const rulesTime = 30 * time.Second
+
 // clearRules removes what plugins have left of a pod in the nat tables, of IPv4 and IPv6. A plugin that was killed
 // in the middle of a DEL had removed the interface, and bridge finds the rules to remove by the interface's
 // addresses: no later DEL removes them. They are known by their names, which are made of the network's and the
 // pod's, and by their comments, which have the pod's id. What the rules of others say is not touched. It does
 // nothing where iptables is not installed, and looks for no rules of nftables.
+//
+// It has a time of its own: plugins may have used up that of the DEL. Where it is over before all rules were read, as
+// for a table that cannot be read, the rules are left. Where ctx has ended, the next DEL has to look again.
 func clearRules(ctx context.Context, run runProgram, log *slog.Logger, pod, network string) error {
+	caller := ctx
+	ctx, cancel := context.WithTimeout(caller, rulesTime)
+	defer cancel()
 	for _, family := range []string{"iptables", "ip6tables"} {
 		if _, err := exec.LookPath(family + "-save"); err != nil {
 			continue
@@ -41,7 +51,7 @@ func clearRules(ctx context.Context, run runProgram, log *slog.Logger, pod, netw
 		save := exec.Command(family+"-save", "-t", "nat")
 		save.Stdout = left
 		if err := run(ctx, runName(pod), save); err != nil {
-			if ctx.Err() != nil { // the next DEL has time to look
+			if caller.Err() != nil {
 				return fmt.Errorf("look in %s for rules that a cut-off CNI plugin has left for pod %s: %w", family, pod, err)
 			}
 			// A kernel without the table has no rules in it. One that cannot be asked now may have.
