@@ -2,7 +2,6 @@ package monitor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -82,10 +81,11 @@ func (e *execs) remove(n int, groups []*cgroup.Group) {
 	e.left = append(e.left, left...)
 }
 
-// inUse removes groups, and returns those in which something lives.
+// inUse removes groups, and returns those that are still there: something lives in them, or this process lacks what it
+// takes to look.
 func inUse(groups []*cgroup.Group) (left []*cgroup.Group) {
 	for _, g := range groups {
-		if errors.Is(g.Remove(), unix.EBUSY) {
+		if g.Remove() != nil {
 			left = append(left, g)
 		}
 	}
@@ -234,26 +234,30 @@ func execRoot(c *container) (root, controller string) {
 }
 
 // takeOverExecs counts the execs of the last monitor, so that no other gets the name of one, and kills those that were
-// under way: no client is left to be told of their end, and no monitor keeps their time. What an exec that had ended
-// has left lives on.
+// under way, which have a log: no client is left to be told of their end, and no monitor keeps their time. What an exec
+// that had ended has left lives on, and its number is free when that has ended, too.
 func takeOverExecs(c *container) {
 	root, _ := execRoot(c)
+	numbers := map[int]bool{}
 	for _, dir := range []string{c.dir, c.m.group(c.id), root} {
 		entries, _ := os.ReadDir(dir)
 		for _, e := range entries {
 			number, _, _ := strings.Cut(strings.TrimPrefix(e.Name(), execPrefix), ".")
 			if n, err := strconv.Atoi(number); err == nil && strings.HasPrefix(e.Name(), execPrefix) {
-				c.execs.had(n)
+				numbers[n] = true
 			}
 		}
 	}
-	logs, _ := filepath.Glob(filepath.Join(c.dir, execPrefix+"*"+execLog))
-	for _, log := range logs {
-		name := strings.TrimSuffix(filepath.Base(log), execLog)
-		n, _ := strconv.Atoi(strings.TrimPrefix(name, execPrefix))
+	for n := range numbers {
+		name := execPrefix + strconv.Itoa(n)
 		groups := []*cgroup.Group{cgroup.At(filepath.Join(c.m.group(c.id), name))}
 		if root != "" {
 			groups = append(groups, cgroup.At(filepath.Join(root, name)))
+		}
+		c.execs.had(n)
+		if _, err := os.Lstat(filepath.Join(c.dir, name+execLog)); err != nil {
+			c.execs.remove(n, groups)
+			continue
 		}
 		go func() {
 			endExec(c, name, groups)

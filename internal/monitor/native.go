@@ -26,6 +26,9 @@ type native struct {
 // inheritTime is how long a monitor that takes over waits for a daemon to hand it the pidfd of a process that is gone.
 const inheritTime = 10 * time.Second
 
+// findAgain is when a monitor that has no descriptor left looks once more for a process.
+const findAgain = 500 * time.Millisecond
+
 func newNative(c *container) *native { return &native{c: c, pidfd: noFile} }
 
 // openTries and openRest are how often, and with which pause, a process is opened for which there is no descriptor.
@@ -131,27 +134,35 @@ func (n *native) endExec(string) {}
 // takeOver holds a process that another monitor has left, while it lives.
 func (n *native) takeOver() {
 	c := n.c
-	fd, err := openProcess(c.process.PID)
-	if err == nil {
-		if at, err := proc.Start(c.process.PID); err != nil || at != c.process.StartTime {
-			_ = unix.Close(fd) // gone, or another process by now
-			fd = noFile
-		}
-	} else {
+	fd, err := n.find()
+	if err != nil {
 		if err != unix.ESRCH {
 			logf("take over %s: pidfd_open: %v", c.id, err)
 		}
-		fd = noFile
-	}
-	if fd < 0 {
 		go n.awaitInheritance()
 		return
 	}
 	c.groups.follow(c.process.PID, c.bundle.Tracked)
+	if c.state == wire.Created { // it is noted with the start
+		c.bundle.Tracked = c.groups.tracked()
+	}
 	c.oom = watchOOM(c.process.PID, c.id)
 	n.pidfd = fd
 	takeOverExecs(c)
 	go n.watch(fd)
+}
+
+// find opens the process by its pid. The error is ESRCH when it is gone, or another process has its pid by now.
+func (n *native) find() (pidfd int, err error) {
+	fd, err := openProcess(n.c.process.PID)
+	if err != nil {
+		return noFile, err
+	}
+	if at, err := proc.Start(n.c.process.PID); err != nil || at != n.c.process.StartTime {
+		_ = unix.Close(fd)
+		return noFile, unix.ESRCH
+	}
+	return fd, nil
 }
 
 // watch waits for the end of a process that is not a child.
@@ -175,10 +186,23 @@ func (n *native) awaitInheritance() {
 	n.unseen()
 }
 
-// unseen reports that the end of the process was not seen, unless there is a pidfd that tells.
+// unseen reports that the end of the process was not seen, unless there is a pidfd that tells. The process may live: a
+// monitor that has no descriptor left can take over none, until it has one.
 func (n *native) unseen() {
-	if !n.held() && n.c.alive() {
-		n.c.ended(unknownExit())
+	for !n.held() && n.c.alive() {
+		fd, err := n.find()
+		switch {
+		case err == nil && n.hold(fd):
+			n.watch(fd)
+			return
+		case err == nil:
+			_ = unix.Close(fd)
+		case wire.Lacks(err):
+			time.Sleep(findAgain)
+		default:
+			n.c.ended(unknownExit())
+			return
+		}
 	}
 }
 

@@ -212,11 +212,24 @@ func hello(ctx context.Context, c *client) ([]wire.Container, error) {
 	return reply.Containers, nil
 }
 
+// A monitor that has no room for descriptors is asked once more: it waits for ten seconds until it takes the end of a
+// process for unseen.
+const (
+	handOverTries = 16
+	handOverPause = 500 * time.Millisecond
+)
+
 // handOver gives a monitor what it cannot find by name. One that has it already, or needs nothing, passes over it.
 func handOver(ctx context.Context, l *link, c *client, e wire.Container) {
 	fds, err := l.handles.lend(e.ID)
 	if err == nil {
-		_, err = c.quick(ctx, wire.Request{Op: wire.Inherit, Container: e.ID}, fds...)
+		for range handOverTries {
+			_, err = c.quick(ctx, wire.Request{Op: wire.Inherit, Container: e.ID}, fds...)
+			if !wire.Lacks(err) || ctx.Err() != nil {
+				break
+			}
+			time.Sleep(handOverPause)
+		}
 		closeFiles(fds)
 	}
 	if err != nil {

@@ -218,11 +218,12 @@ func feed(ctx context.Context, r *Runtime, pod, ctr string, in io.Reader) (io.Cl
 	case b.Terminal:
 		w, err = r.Console(ctx, pod, ctr)
 	default:
-		if b.StdinOnce {
-			err = noteInput(&r.cfg, pod, ctr)
-		}
-		if err == nil {
-			w, err = os.OpenFile(filepath.Join(dir, "stdin"), os.O_WRONLY|unix.O_NONBLOCK, 0)
+		w, err = os.OpenFile(filepath.Join(dir, "stdin"), os.O_WRONLY|unix.O_NONBLOCK, 0)
+		if err == nil && b.StdinOnce {
+			if err := noteInput(&r.cfg, pod, ctr); err != nil { // only a daemon that is killed would be missed
+				r.cfg.Log.Warn("a container whose client goes with the daemon would wait for its input", "pod", pod,
+					"container", ctr, "error", err)
+			}
 		}
 	}
 	if err != nil {

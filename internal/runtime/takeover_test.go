@@ -214,8 +214,16 @@ func TestInputOfAnEarlierDaemon(t *testing.T) {
 	}
 	g.ok(noteInput(&g.cfg, g.pod, other)) // a client of this daemon has it
 	g.killMonitor()
-	if f, _ := g.found(other); f.State != Running || strings.Contains(g.said(other), "END") {
-		t.Errorf("the other one is %+v, and has said %q", f, g.said(other))
+	if f, _ := g.found(other); f.State != Running {
+		t.Errorf("the other one is %+v", f)
+	}
+	in := g.must(os.OpenFile(filepath.Join(g.cfg.bundle(g.pod, other), "stdin"), os.O_WRONLY, 0)).(*os.File)
+	g.must(in.WriteString("more\n"))
+	g.ok(in.Close())
+	for end := time.Now().Add(timeouts.For(20 * time.Second)); g.said(other) != "more\n"; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("the other one has said %q", g.said(other))
+		}
 	}
 }
 

@@ -122,6 +122,11 @@ func TestUpdatesAreExact(t *testing.T) {
 					r.Errorf("after %v, %s is %q, wanted %s", update.limits, name, got, want)
 				}
 			}
+			for _, dir := range c.groupDirs() { // of crun's there is one below the scope
+				if got, err := os.ReadFile(dir + "/cpu.max"); err != nil || strings.TrimSpace(string(got)) != now["cpu.max"] {
+					r.Errorf("after %v, cpu.max of %s is %s, wanted %s, %v", update.limits, dir, got, now["cpu.max"], err)
+				}
+			}
 		}
 	})
 }

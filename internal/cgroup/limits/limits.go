@@ -124,20 +124,22 @@ func apply(all []setting) (putBack func() error, err error) {
 // for a caller that has had somebody else write there.
 func Keep(dir string, names ...string) (restore func() error) {
 	var kept []setting
-	read := func(file string) (text string, ok bool) {
+	read := func(file string) (string, error) {
 		data, err := os.ReadFile(file)
-		return strings.TrimSpace(string(data)), err == nil
+		return strings.TrimSpace(string(data)), err
 	}
 	for _, name := range names {
 		file := filepath.Join(dir, name)
-		if text, ok := read(file); ok {
+		if text, err := read(file); err == nil {
 			kept = append(kept, setting{file, text})
 		}
 	}
 	return func() error {
 		var errs []error
 		for _, s := range kept {
-			if text, ok := read(s.file); ok && text == s.value {
+			text, err := read(s.file)
+			ended := errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
+			if ended || err == nil && text == s.value {
 				continue
 			}
 			for line := range strings.SplitSeq(s.value, "\n") {

@@ -14,6 +14,12 @@ var lacks = []syscall.Errno{
 	syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EAGAIN,
 }
 
+// Lacks reports whether err says that a node lacks something, as a monitor says it: the same may succeed later.
+func Lacks(err error) bool {
+	var errno syscall.Errno
+	return errors.As(err, &errno) && slices.Contains(lacks, errno)
+}
+
 // Fail puts an error into a reply; nil leaves it as it is.
 func (r *Reply) Fail(err error) {
 	if err == nil {
