@@ -136,3 +136,23 @@ func TestRemedyOfTheKernelsWords(t *testing.T) {
 		}
 	}
 }
+
+// TestLacking tells what a machine lacks from what is wrong with what was worked on.
+func TestLacking(t *testing.T) {
+	for text, c := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"nothing":                    {nil, false},
+		"descriptors":                {fmt.Errorf("open: %w", syscall.EMFILE), true},
+		"space, called damage":       {New(errdefs.ErrDataLoss, "layer: %w", syscall.ENOSPC), true},
+		"space, with what to do":     {New(errdefs.ErrResourceExhausted, "remove images: %w", syscall.EDQUOT), true},
+		"a limit of the daemon":      {New(errdefs.ErrResourceExhausted, "too many entries"), false},
+		"a file that is not there":   {fmt.Errorf("open: %w", syscall.ENOENT), false},
+		"a file system of no writes": {fmt.Errorf("open: %w", syscall.EROFS), false},
+	} {
+		if got := Lacking(c.err); got != c.want {
+			t.Errorf("%s: %v", text, got)
+		}
+	}
+}

@@ -2,6 +2,8 @@ package fail
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"syscall"
 
 	"github.com/containerd/errdefs"
@@ -73,14 +75,13 @@ var kinds = []Kind{
 }
 
 // Lacking reports whether err says what the machine or the daemon lacks now: space, memory, descriptors or processes.
-// It says nothing of what was worked on, and the same work may succeed later.
+// It says nothing of what was worked on, and the same work may succeed later. So an error of the kernel counts whatever
+// kind whoever met it has made of it, and a limit that is Berth's own does not.
 func Lacking(err error) bool {
-	if err == nil {
-		return false
-	}
-	k := KindOf(err)
-	_, errno := k.Err.(syscall.Errno)
-	return errno && k.Code == codes.ResourceExhausted
+	return slices.ContainsFunc(kinds, func(k Kind) bool {
+		errno, ok := k.Err.(syscall.Errno)
+		return ok && k.Code == codes.ResourceExhausted && errors.Is(err, errno)
+	})
 }
 
 // unknown is the kind of errors that nothing marks.
