@@ -158,11 +158,15 @@ func (n *native) find() (pidfd int, err error) {
 	if err != nil {
 		return noFile, err
 	}
-	if at, err := proc.Start(n.c.process.PID); err != nil || at != n.c.process.StartTime {
-		_ = unix.Close(fd)
-		return noFile, unix.ESRCH
+	at, err := proc.Start(n.c.process.PID)
+	if err == nil && at == n.c.process.StartTime {
+		return fd, nil
 	}
-	return fd, nil
+	_ = unix.Close(fd)
+	if wire.Lacks(err) { // as for the file that it reads
+		return noFile, err
+	}
+	return noFile, unix.ESRCH
 }
 
 // watch waits for the end of a process that is not a child.

@@ -16,8 +16,14 @@ var lacks = []syscall.Errno{
 
 // Lacks reports whether err says that a node lacks something, as a monitor says it: the same may succeed later.
 func Lacks(err error) bool {
-	var errno syscall.Errno
-	return errors.As(err, &errno) && slices.Contains(lacks, errno)
+	_, ok := lack(err)
+	return ok
+}
+
+// lack is which error of the kernel says that.
+func lack(err error) (errno syscall.Errno, ok bool) {
+	ok = errors.As(err, &errno) && slices.Contains(lacks, errno)
+	return errno, ok
 }
 
 // Fail puts an error into a reply; nil leaves it as it is.
@@ -26,8 +32,8 @@ func (r *Reply) Fail(err error) {
 		return
 	}
 	r.Error = err.Error()
-	var errno syscall.Errno
-	if !errors.As(err, &errno) || !slices.Contains(lacks, errno) {
+	errno, ok := lack(err)
+	if !ok {
 		return
 	}
 	r.Errno = int(errno)
