@@ -45,8 +45,8 @@ func lines(text []byte) iter.Seq[[]byte] {
 	}
 }
 
-// fields reads lines of a key and a number.
-func fields(text []byte) iter.Seq2[[]byte, uint64] {
+// Fields reads lines of a key and a number.
+func Fields(text []byte) iter.Seq2[[]byte, uint64] {
 	return func(yield func([]byte, uint64) bool) {
 		for line := range lines(text) {
 			key, rest := word(line)

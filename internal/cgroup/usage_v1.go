@@ -40,7 +40,7 @@ func (r *reader) cpuacctV1(extent Extent, u *Usage) {
 }
 
 func (r *reader) cpuV1(u *Usage) {
-	for key, value := range fields(r.file("cpu.stat")) {
+	for key, value := range Fields(r.file("cpu.stat")) {
 		switch string(key) {
 		case "nr_periods":
 			u.CPU.Periods = value
@@ -63,7 +63,7 @@ func (r *reader) memoryV1(extent Extent, u *Usage) {
 	if m.Usage, m.Known = r.number("memory.usage_in_bytes"); !m.Known {
 		return
 	}
-	for key, value := range fields(r.file("memory.stat")) {
+	for key, value := range Fields(r.file("memory.stat")) {
 		switch string(key) {
 		case "total_cache":
 			m.Cache = value
@@ -105,7 +105,7 @@ func (r *reader) memoryV1(extent Extent, u *Usage) {
 	if n := r.limitV1("memory.soft_limit_in_bytes"); n != Unlimited {
 		m.Reserved = n
 	}
-	for key, value := range fields(r.file("memory.oom_control")) {
+	for key, value := range Fields(r.file("memory.oom_control")) {
 		if string(key) == "oom_kill" {
 			m.OOMKills = value
 		}

@@ -16,7 +16,7 @@ func (r *reader) v2(extent Extent, u *Usage) {
 
 // cpuV2 reads times that the kernel tells in microseconds.
 func (r *reader) cpuV2(extent Extent, u *Usage) {
-	for key, value := range fields(r.file("cpu.stat")) {
+	for key, value := range Fields(r.file("cpu.stat")) {
 		switch string(key) {
 		case "usage_usec":
 			u.CPU.Usage, u.CPU.Known = value*1000, true
@@ -50,7 +50,7 @@ func (r *reader) memoryV2(extent Extent, u *Usage) {
 	}
 	stat := r.file("memory.stat")
 	var slab uint64
-	for key, value := range fields(stat) {
+	for key, value := range Fields(stat) {
 		switch string(key) {
 		case "anon":
 			m.RSS = value
@@ -86,7 +86,7 @@ func (r *reader) memoryV2(extent Extent, u *Usage) {
 	}
 	m.Peak, _ = r.number("memory.peak")
 	m.Reserved, _ = r.number("memory.min")
-	for key, value := range fields(r.file("memory.events")) {
+	for key, value := range Fields(r.file("memory.events")) {
 		switch string(key) {
 		case "max":
 			m.LimitHits = value

@@ -161,14 +161,11 @@ func makeRoom(dir string, limit uint64) error {
 func cleanPages(dir string) uint64 {
 	data, _ := os.ReadFile(filepath.Join(dir, "memory.stat"))
 	var clean, dirty uint64
-	for line := range strings.Lines(string(data)) {
-		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		n, err := strconv.ParseUint(value, 10, 64)
-		switch {
-		case err != nil:
-		case key == "active_file", key == "inactive_file":
+	for key, n := range cgroup.Fields(data) {
+		switch string(key) {
+		case "active_file", "inactive_file":
 			clean += n
-		case key == "file_dirty", key == "file_writeback":
+		case "file_dirty", "file_writeback":
 			dirty += n
 		}
 	}
