@@ -204,7 +204,7 @@ func putLocked(c *Catalog, e *edit) error {
 	path := c.disk.RecordPath(e.rec.ID)
 	c.inv.putImage(e.rec.slim())
 	delete(c.unread, path)
-	if !e.later && !e.idle() {
+	if !e.idle() {
 		c.dirty(path)
 	}
 	return nil

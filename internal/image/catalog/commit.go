@@ -28,10 +28,10 @@ type edit struct {
 // safe says that the disk has what the edit replaces and is to have what it makes: no power cut may cost it.
 func (e *edit) safe() bool { return e.old != nil && e.old.Durable && e.rec.Durable }
 
-// idle says that the edit changes nothing that is worth a write: most pulls find all as it was.
+// idle says that the edit changes nothing that is worth a write now: most pulls find all as it was.
 func (e *edit) idle() bool {
-	if !e.safe() {
-		return false
+	if e.later || !e.safe() {
+		return e.later
 	}
 	plain := func(r ImageRecord) ImageRecord {
 		r.PulledAt, r.Boot, r.Parsed = time.Time{}, "", ocispec.Image{}
@@ -44,7 +44,7 @@ func (e *edit) idle() bool {
 // write puts the record where it belongs, unless nothing is worth that.
 func (e *edit) write(d *Disk) error {
 	switch {
-	case e.later || e.idle():
+	case e.idle():
 		return nil
 	case e.staged != "":
 		return os.Rename(e.staged, d.RecordPath(e.rec.ID))
@@ -66,7 +66,7 @@ func Commit(c *Catalog, rec *ImageRecord) (Image, error) {
 // Untag takes a tag away from the image that has it, if one has. The image stays, also without any.
 func Untag(c *Catalog, tag string) error {
 	_, err := carryOut(c, func(v *inventory) (edits []*edit) {
-		edits = uncede(v, "", []string{tag})
+		edits = uncedeAll(v, "", []string{tag})
 		for _, rec := range othersNamed(v, "", []string{tag}) {
 			less := *rec
 			less.Tags = withoutAll(rec.Tags, []string{tag})
@@ -115,7 +115,7 @@ func editsFor(v *inventory, rec *ImageRecord) []*edit {
 		edits = append(edits, takeTags(other, &next))
 	}
 	if next.Durable {
-		edits = append(edits, uncede(v, next.ID, next.Tags)...)
+		edits = append(edits, uncedeAll(v, next.ID, next.Tags)...)
 	}
 	return edits
 }
@@ -143,14 +143,22 @@ func withoutAll(tags, others []string) (left []string) {
 	return left
 }
 
-// uncede are the changes by which images other than the one with that id take tags off the disk that they have ceded.
-func uncede(v *inventory, id string, tags []string) (edits []*edit) {
+// uncede is the change by which an image takes tags off the disk that it has ceded; none where it has ceded none of
+// them.
+func uncede(rec *ImageRecord, tags []string) []*edit {
+	less := *rec
+	less.Ceded = withoutAll(rec.Ceded, tags)
+	if len(less.Ceded) == len(rec.Ceded) {
+		return nil
+	}
+	return []*edit{{step: "sync.untag", old: rec, rec: &less}}
+}
+
+// uncedeAll are these changes of all images but the one with that id.
+func uncedeAll(v *inventory, id string, tags []string) (edits []*edit) {
 	for _, other := range slices.Sorted(maps.Keys(v.ceding)) {
-		rec := v.images[other]
-		less := *rec
-		less.Ceded = withoutAll(rec.Ceded, tags)
-		if other != id && len(less.Ceded) < len(rec.Ceded) {
-			edits = append(edits, &edit{step: "sync.untag", old: rec, rec: &less})
+		if other != id {
+			edits = append(edits, uncede(v.images[other], tags)...)
 		}
 	}
 	return edits
@@ -168,17 +176,10 @@ func settle(c *Catalog) error {
 			if rec == nil {
 				return nil
 			}
-			less := *rec
-			less.Ceded = nil
-			for _, tag := range rec.Ceded {
-				if slices.ContainsFunc(v.byName[tag], func(id string) bool { return !v.images[id].Durable }) {
-					less.Ceded = append(less.Ceded, tag)
-				}
+			awaited := func(tag string) bool {
+				return slices.ContainsFunc(v.byName[tag], func(id string) bool { return !v.images[id].Durable })
 			}
-			if len(less.Ceded) == len(rec.Ceded) {
-				return nil
-			}
-			return []*edit{{step: "sync.untag", old: rec, rec: &less}}
+			return uncede(rec, slices.DeleteFunc(slices.Clone(rec.Ceded), awaited))
 		})
 		if !errors.Is(err, fs.ErrNotExist) { // else it was removed meanwhile
 			errs = append(errs, err)
@@ -191,7 +192,7 @@ func settle(c *Catalog) error {
 // Its tags are nobody's then, also on the disk.
 func Forget(c *Catalog, refOrID string) (there bool, err error) {
 	if img, ok := c.Snapshot().Find(refOrID); ok {
-		_, err := carryOut(c, func(v *inventory) []*edit { return uncede(v, img.ID, img.RepoTags) })
+		_, err := carryOut(c, func(v *inventory) []*edit { return uncedeAll(v, img.ID, img.RepoTags) })
 		if err != nil { // a full disk keeps nobody from removing an image; settle goes on with it
 			c.disk.log.Warn("take the tags of an image that is removed from those that had them before", "image", img.ID,
 				"error", err)
@@ -218,7 +219,7 @@ func othersNamed(v *inventory, id string, tags []string) []*ImageRecord {
 // stageEdits writes and syncs the records that replace what the disk has. done removes the staged files that were not
 // renamed into place.
 func stageEdits(d *Disk, edits []*edit) (done func(), err error) {
-	if !slices.ContainsFunc(edits, func(e *edit) bool { return !e.later && e.safe() && !e.idle() }) {
+	if !slices.ContainsFunc(edits, func(e *edit) bool { return e.safe() && !e.idle() }) {
 		return func() {}, nil
 	}
 	dir, done, err := d.NewIngest("commit.ingest")
@@ -226,7 +227,7 @@ func stageEdits(d *Disk, edits []*edit) (done func(), err error) {
 		return nil, err
 	}
 	for i, e := range edits {
-		if e.later || !e.safe() || e.idle() {
+		if !e.safe() || e.idle() {
 			continue
 		}
 		e.staged = filepath.Join(dir, strconv.Itoa(i))
