@@ -59,7 +59,11 @@ func (s *pipeline) importAll(ctx context.Context, a archiveSource, p *progress.R
 	}
 	var out []Image
 	for _, f := range once(found) {
-		img, err := s.admit(ctx, f.chosen, f.names, a, p)
+		again, err := f.find(ctx)
+		if err != nil {
+			return out, err
+		}
+		img, err := s.admit(ctx, again, f.names, a, p)
 		if err != nil {
 			return out, err
 		}
@@ -71,16 +75,11 @@ func (s *pipeline) importAll(ctx context.Context, a archiveSource, p *progress.R
 // once merges the entries of an image into one with all its names. An archive has an entry for each name.
 func once(found []imported) []imported {
 	var out []imported
-	type entry struct {
-		id       digest.Digest
-		artifact bool
-	}
-	at := map[entry]int{}
+	at := map[imageKey]int{}
 	for _, f := range found {
-		e := entry{f.chosen.doc.ID(), f.chosen.doc.Artifact != nil}
-		n, there := at[e]
+		n, there := at[f.key]
 		if !there {
-			at[e] = len(out)
+			at[f.key] = len(out)
 			out = append(out, f)
 			continue
 		}
@@ -98,11 +97,21 @@ func (a archiveSource) open(ctx context.Context, desc ocispec.Descriptor) (io.Re
 	return a.archive.Open(ctx, desc)
 }
 
-// imported is an image found in an archive.
+// imported is an image found in an archive. Its documents are not kept but found again when it is its turn: an archive
+// may list ten thousand.
 type imported struct {
-	chosen *chosen
-	names  names
+	key   imageKey
+	names names
+	find  func(context.Context) (*chosen, error)
 }
+
+// imageKey tells images of an archive from each other.
+type imageKey struct {
+	id       digest.Digest
+	artifact bool
+}
+
+func keyOf(i *document.Image) imageKey { return imageKey{i.ID(), i.Artifact != nil} }
 
 // imagesIn returns the images of an archive.
 func imagesIn(ctx context.Context, s *pipeline, a archiveSource) ([]imported, error) {
@@ -145,15 +154,21 @@ func inLayout(ctx context.Context, s *pipeline, a archiveSource) ([]imported, er
 			return nil, err
 		}
 		called := layout.Names(desc, f.doc.ID())
+		f.done()
 		if beside && f.doc.Manifest.Subject != nil && len(called.Tags)+len(called.Digests) == 0 {
-			f.done()
 			continue // it says something of another one
 		}
 		n := names{tags: called.Tags, digests: called.Digests}
 		if len(called.Digests) > 0 { // a pull that finds this digest in the registry need not look what it leads to
 			n.choices = []string{c.choice(desc.Digest)}
 		}
-		out = append(out, imported{f, n})
+		out = append(out, imported{keyOf(&f.doc), n, func(ctx context.Context) (*chosen, error) {
+			c, err := s.chooser(a, "")
+			if err != nil {
+				return nil, err
+			}
+			return c.choose(ctx, desc)
+		}})
 	}
 	if len(out) == 0 && other != nil {
 		return nil, other
@@ -167,11 +182,23 @@ func inLayout(ctx context.Context, s *pipeline, a archiveSource) ([]imported, er
 // inSaved returns the images in manifest.json, the list that `docker save` writes.
 func inSaved(ctx context.Context, s *pipeline, a archiveSource) (out []imported, err error) {
 	now := s.settings()
-	saved, err := a.archive.Saved(ctx, archive.SavedLimits{
+	limits := archive.SavedLimits{
 		Config: limit.ConfigBytes.At(now.MaxConfigBytes), Manifest: now.documentLimits(),
-	})
+	}
+	saved, err := a.archive.Saved()
 	for _, img := range saved {
-		out = append(out, imported{&chosen{doc: img.Image}, names{tags: img.Tags}})
+		find := func(ctx context.Context) (*chosen, error) {
+			doc, err := a.archive.Document(ctx, limits, img)
+			if err != nil {
+				return nil, err
+			}
+			return &chosen{doc: *doc}, nil
+		}
+		f, err := find(ctx)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, imported{keyOf(&f.doc), names{tags: img.Tags}, find})
 	}
 	return out, err
 }

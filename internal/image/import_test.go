@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
+	"berth/internal/image/archive"
 	"berth/internal/image/progress"
 	"berth/internal/limit"
 )
@@ -125,10 +127,22 @@ func TestImportRefuses(t *testing.T) {
 	for i := range limit.ArchiveNames.Limit/4000 + 1 {
 		many = append(many, aFile(fmt.Sprint(i, strings.Repeat("n", 4000)), ""))
 	}
+	tags := strings.Repeat(`"a:1",`, int(limit.ArchiveImages.Limit))
+	list := func(n int64, of string) string { return strings.Repeat(of+",", int(n)) + of }
+	config := `{"rootfs":{"diff_ids":[]},"config":{"Labels":{"a":"` + strings.Repeat("a", 1<<20-100) + `"}}}`
 	cases := map[string]struct {
 		data []byte
 		kind error
 	}{
+		"many values": {tarOf(t, file("index.json", `{"manifests":[`+list(limit.DocumentValues.Limit/2, "{}")+`]}`)),
+			errdefs.ErrResourceExhausted},
+		"many images": {tarOf(t, file("index.json", `{"manifests":[`+list(limit.ArchiveImages.Limit, "{}")+`]}`)),
+			errdefs.ErrResourceExhausted},
+		"many tags": {tarOf(t, file("manifest.json", `[{"RepoTags":[`+tags+`"a:1"]}]`)), errdefs.ErrResourceExhausted},
+		"many tags beside": {tarOf(t, file("index.json", `{"manifests":[]}`), file("manifest.json",
+			`[{"RepoTags":[`+tags+`"a:1"]}]`)), errdefs.ErrResourceExhausted},
+		"one config again and again": {tarOf(t, file("c", config), file("manifest.json",
+			"["+list(limit.Documents.Limit>>20, `{"Config":"c"}`)+"]")), errdefs.ErrResourceExhausted},
 		"a long name": {tarOf(t, aFile(strings.Repeat("n", 5000), "")), errdefs.ErrResourceExhausted},
 		"a long link": {tarOf(t, aSymlink("l", strings.Repeat("n", 5000))), errdefs.ErrResourceExhausted},
 		"many names":  {tarOf(t, many...), errdefs.ErrResourceExhausted},
@@ -167,6 +181,50 @@ func TestImportRefuses(t *testing.T) {
 		t.Error("a stream that broke off was taken")
 	}
 	sound(t, s)
+}
+
+// TestImportKeepsNoDocuments lists an image whose config becomes megabytes of structures under many names. What is found
+// in the archive is kept until all of it is admitted.
+func TestImportKeepsNoDocuments(t *testing.T) {
+	const entries, most = 40, 30 << 20
+	img := editConfig(t, imageOf(t, gz(t, file("a", "1"))), func(cf *v1.ConfigFile) {
+		for i := range 60_000 {
+			cf.Config.Env = append(cf.Config.Env, fmt.Sprint("e", i, "="))
+		}
+	})
+	tags := map[string]v1.Image{}
+	for i := range entries {
+		tags[fmt.Sprint("example.com/a:v", i)] = img
+	}
+	s := open(t, t.TempDir())
+	for form, data := range map[string][]byte{"layout": ociTar(t, tags), "docker's": dockerTar(t, tags)} {
+		dir := t.TempDir()
+		a, err := archive.Read(t.Context(), bytes.NewReader(data), archive.Place{
+			Dir: dir, Disk: gauge(s.pipeline), Bytes: limit.ArchiveBytes.At(1 << 30), Document: limit.ArchiveDocument.At(4 << 20),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := heap()
+		found, err := imagesIn(t.Context(), s.pipeline, archiveSource{a})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if grown := heap() - before; grown > most {
+			t.Errorf("%s: %d entries are kept in %d bytes, wanted at most %d", form, len(found), grown, most)
+		}
+		if one := once(found); len(one) != 1 || len(one[0].names.tags) != entries {
+			t.Errorf("%s: %d images", form, len(one))
+		}
+	}
+}
+
+// heap returns how many bytes are in use.
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }
 
 type breaks struct{ r io.Reader }

@@ -33,8 +33,9 @@ type chooser struct {
 	store    *pipeline
 	src      source
 	platform target
-	explicit bool // the caller asked for the platform, so a manifest without an index must match it too
-	visited  int  // counts manifests and indexes, for limit.IndexManifests
+	explicit bool  // the caller asked for the platform, so a manifest without an index must match it too
+	visited  int   // counts manifests and indexes, for limit.IndexManifests
+	taken    int64 // bytes of all documents, for limit.Documents
 	leave    []func()
 }
 
@@ -75,6 +76,9 @@ func (c *chooser) visit(ctx context.Context, desc ocispec.Descriptor, depth int)
 	if err != nil {
 		return nil, err
 	}
+	if err := c.take(raw); err != nil {
+		return nil, err
+	}
 	kind, err := document.MediaType(desc, raw)
 	if err != nil {
 		return nil, err
@@ -86,6 +90,12 @@ func (c *chooser) visit(ctx context.Context, desc ocispec.Descriptor, depth int)
 		return nil, fail.New(errdefs.ErrFailedPrecondition, "indexes are nested more than %d deep", maxIndexDepth)
 	}
 	return c.index(ctx, desc, raw, depth)
+}
+
+// take counts a document that is going to be parsed, whether it was read or was there.
+func (c *chooser) take(raw []byte) error {
+	c.taken += int64(len(raw))
+	return limit.Documents.Check(c.taken)
 }
 
 // index returns the best match. If no entry matches, it reads those without a platform, in order. It looks at entries
@@ -178,6 +188,9 @@ func (c *chooser) image(ctx context.Context, desc ocispec.Descriptor, raw []byte
 	}
 	var err error
 	if found.doc.RawConfig, err = c.readConfig(ctx, found.doc.Manifest.Config); err != nil {
+		return nil, err
+	}
+	if err := c.take(found.doc.RawConfig); err != nil {
 		return nil, err
 	}
 	if found.doc.Config, err = document.ParseConfig(found.doc.RawConfig); err != nil {

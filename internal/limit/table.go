@@ -103,6 +103,13 @@ var (
 		Name: "size of a document in an archive of images (or images.max_config_bytes, if that is more)",
 		Key:  "images.max_manifest_bytes", Unit: Bytes, Beyond: refused,
 	})
+	ArchiveImages = define(Budget{
+		Name: "images that an archive lists, and of tags that it has for them", Limit: 10_000, Beyond: refused,
+	})
+	Documents = define(Budget{
+		Name: "size of all manifests, indexes and configs that are read for a pull or of an archive", Unit: Bytes,
+		Limit: 64 << 20, Beyond: refused,
+	})
 	PreloadFiles = define(Budget{
 		Name: "files of the directory of images that are to be there", Limit: 10_000, Beyond: "is not taken in, and told of",
 		Advice: "put several images into one archive, and several names into one list",

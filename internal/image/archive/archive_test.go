@@ -3,10 +3,12 @@ package archive
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -89,7 +91,7 @@ func TestArchiveAlone(t *testing.T) {
 			if a.IsLayout() != (form == FormatOCI) || !a.IsSaved() {
 				t.Errorf("%s: is a layout: %v", form, a.IsLayout())
 			}
-			saved, err := a.Saved(t.Context(), limits)
+			saved, err := a.Saved()
 			if err != nil || len(saved) != len(written) {
 				t.Fatalf("%s: %d images, %v", form, len(saved), err)
 			}
@@ -106,10 +108,14 @@ func TestArchiveAlone(t *testing.T) {
 // same wants an image of an archive to be the one that was written.
 func same(t *testing.T, a *Archive, want *Image, got SavedImage) {
 	t.Helper()
-	if got.Image.Manifest.Config.Digest != want.ID || !slices.Equal(got.Tags, want.Tags) {
-		t.Errorf("%s %v, wanted %s %v", got.Image.Manifest.Config.Digest, got.Tags, want.ID, want.Tags)
+	doc, err := a.Document(t.Context(), limits, got)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, l := range got.Image.Manifest.Layers {
+	if doc.Manifest.Config.Digest != want.ID || !slices.Equal(got.Tags, want.Tags) {
+		t.Errorf("%s %v, wanted %s %v", doc.Manifest.Config.Digest, got.Tags, want.ID, want.Tags)
+	}
+	for _, l := range doc.Manifest.Layers {
 		in, err := a.Open(t.Context(), l)
 		if err != nil {
 			t.Fatal(err)
@@ -133,6 +139,56 @@ func sameLayout(t *testing.T, a *Archive, written []*Image) {
 			t.Errorf("it is called %+v, wanted %v", got, written[i].Tags)
 		}
 	}
+}
+
+// TestALayerIsDigestedOnce lists a layer again and again, in one image and in the next.
+func TestALayerIsDigestedOnce(t *testing.T) {
+	layers, diffs := strings.Repeat(`"l",`, 9)+`"l"`, strings.Repeat(`"sha256:`+strings.Repeat("a", 64)+`",`, 10)
+	config := `{"architecture":"amd64","os":"linux","rootfs":{"type":"layers","diff_ids":[` + diffs[:len(diffs)-1] + `]}}`
+	entry := `{"Config":"c","Layers":[` + layers + `]}`
+	var tarred bytes.Buffer
+	w := tar.NewWriter(&tarred)
+	for name, body := range map[string]string{
+		"manifest.json": "[" + entry + "," + entry + "]", "c": config, "l": strings.Repeat("layer", 20<<10),
+	} {
+		err := w.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(body))})
+		if _, more := io.WriteString(w, body); err != nil || more != nil {
+			t.Fatal(err, more)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	a, err := Read(t.Context(), &tarred, place(t, 1<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	saved, err := a.Saved()
+	if err != nil || len(saved) != 2 {
+		t.Fatalf("%d images, %v", len(saved), err)
+	}
+	reads := &asked{Context: t.Context()}
+	for i, most := range []int{20, 0} { // 100 KiB are read in fewer pieces than 20
+		doc, err := a.Document(reads, limits, saved[i])
+		if err != nil || len(doc.Manifest.Layers) != 10 {
+			t.Fatalf("%+v, %v", doc, err)
+		}
+		if reads.n > most {
+			t.Errorf("image %d: its layer was read in %d pieces, wanted at most %d", i, reads.n, most)
+		}
+		reads.n = 0
+	}
+}
+
+// asked counts how often a context is asked, as it is before each read.
+type asked struct {
+	context.Context
+	n int
+}
+
+func (a *asked) Err() error {
+	a.n++
+	return a.Context.Err()
 }
 
 // TestArchiveIsBounded reads no more than the place has room for, and nothing of what is no archive.

@@ -44,7 +44,11 @@ func (a *Archive) Layout() (Layout, error) {
 	if err := a.readFile("index.json", &idx); err != nil {
 		return Layout{}, err
 	}
-	return Layout{idx.Manifests, a.savedTags()}, nil
+	if err := limit.ArchiveImages.Check(int64(len(idx.Manifests))); err != nil {
+		return Layout{}, err
+	}
+	tags, err := a.savedTags()
+	return Layout{idx.Manifests, tags}, err
 }
 
 // Names are what the layout calls the image that one of its manifests led to, which has this config.
@@ -80,24 +84,41 @@ type saveEntry struct {
 	Layers   []string
 }
 
-// savedTags are the tags in a manifest.json beside an index.json, by the hex of the config.
-func (a *Archive) savedTags() map[string][]string {
-	var entries []saveEntry
-	if _, ok := a.file("manifest.json"); !ok || a.readFile("manifest.json", &entries) != nil {
-		return nil
+// savedTags are the tags in a manifest.json beside an index.json, by the hex of the config. One that cannot be read has
+// none.
+func (a *Archive) savedTags() (map[string][]string, error) {
+	if _, ok := a.file("manifest.json"); !ok {
+		return nil, nil
+	}
+	entries, err := a.saveEntries()
+	if fail.Is(err, errdefs.ErrResourceExhausted) {
+		return nil, err
 	}
 	out := map[string][]string{}
 	for _, e := range entries {
 		hex := strings.TrimSuffix(path.Base(e.Config), ".json")
 		out[hex] = append(out[hex], e.RepoTags...)
 	}
-	return out
+	return out, nil
 }
 
-// SavedImage is an image in docker's own form.
+// saveEntries reads docker's manifest.json.
+func (a *Archive) saveEntries() ([]saveEntry, error) {
+	var entries []saveEntry
+	if err := a.readFile("manifest.json", &entries); err != nil {
+		return nil, err
+	}
+	names := len(entries)
+	for _, e := range entries {
+		names += len(e.RepoTags)
+	}
+	return entries, limit.ArchiveImages.Check(int64(names))
+}
+
+// SavedImage is an image that the archive lists in docker's own form.
 type SavedImage struct {
-	Image document.Image
 	Tags  []string
+	entry saveEntry
 }
 
 // SavedLimits bound the images in docker's own form.
@@ -106,20 +127,14 @@ type SavedLimits struct {
 	Manifest document.Limits
 }
 
-// Saved reads what `docker save` wrote before it wrote layouts. There is no manifest: one is made up, in which each
-// layer goes by the digest of the file that holds it.
-func (a *Archive) Saved(ctx context.Context, limits SavedLimits) ([]SavedImage, error) {
-	var entries []saveEntry
-	if err := a.readFile("manifest.json", &entries); err != nil {
+// Saved reads the list that `docker save` wrote before it wrote layouts.
+func (a *Archive) Saved() ([]SavedImage, error) {
+	entries, err := a.saveEntries()
+	if err != nil {
 		return nil, err
 	}
-	a.blobs = map[digest.Digest]string{}
 	var out []SavedImage
 	for _, e := range entries {
-		img, err := a.savedImage(ctx, limits, e)
-		if err != nil {
-			return nil, err
-		}
 		var tags []string
 		for _, tag := range e.RepoTags {
 			ref, err := reference.Parse(tag)
@@ -128,18 +143,24 @@ func (a *Archive) Saved(ctx context.Context, limits SavedLimits) ([]SavedImage, 
 			}
 			tags = append(tags, ref.String())
 		}
-		out = append(out, SavedImage{*img, tags})
+		out = append(out, SavedImage{tags, e})
 	}
 	return out, nil
 }
 
-func (a *Archive) savedImage(ctx context.Context, limits SavedLimits, e saveEntry) (*document.Image, error) {
+// Document reads what an image consists of beside its layers. There is no manifest: one is made up, in which each layer
+// goes by the digest of the file that holds it. That is computed once for a file, however many images have it.
+func (a *Archive) Document(ctx context.Context, limits SavedLimits, image SavedImage) (*document.Image, error) {
+	e := image.entry
 	raw, err := a.readRaw(e.Config)
 	if err != nil {
 		return nil, err
 	}
 	if err := limits.Config.Check(int64(len(raw))); err != nil {
 		return nil, fmt.Errorf("config %s: %w", e.Config, err)
+	}
+	if err := limit.ImageLayers.At(int64(limits.Manifest.Layers)).Check(int64(len(e.Layers))); err != nil {
+		return nil, err
 	}
 	img := &document.Image{RawConfig: raw}
 	img.Manifest.Config = ocispec.Descriptor{
@@ -169,15 +190,17 @@ func (a *Archive) describe(ctx context.Context, name string) (ocispec.Descriptor
 	if !ok {
 		return ocispec.Descriptor{}, fail.New(errdefs.ErrInvalidArgument, "it has no layer %s", name)
 	}
-	in, err := os.Open(f.path)
-	if err != nil {
-		return ocispec.Descriptor{}, err
+	d, known := a.digests[f.path]
+	if !known {
+		in, err := os.Open(f.path)
+		if err != nil {
+			return ocispec.Descriptor{}, err
+		}
+		defer in.Close()
+		if d, err = digest.FromReader(ctxReader{ctx, in}); err != nil {
+			return ocispec.Descriptor{}, err
+		}
+		a.digests[f.path], a.blobs[d] = d, name
 	}
-	defer in.Close()
-	d, err := digest.FromReader(ctxReader{ctx, in})
-	if err != nil {
-		return ocispec.Descriptor{}, err
-	}
-	a.blobs[d] = name
 	return ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer, Digest: d, Size: f.size}, nil
 }

@@ -18,6 +18,7 @@ import (
 
 	"berth/internal/diskspace"
 	"berth/internal/fail"
+	"berth/internal/image/document"
 	"berth/internal/image/layer"
 	"berth/internal/limit"
 )
@@ -33,11 +34,13 @@ type Place struct {
 // Archive is one that was read from a tar: its files lie in a directory under numbers, so that no name in the tar is
 // ever a path here.
 type Archive struct {
-	place Place
-	kept  int   // files that were written, those replaced since among them
-	names int64 // bytes of all names
-	files map[string]archived
-	blobs map[digest.Digest]string // where docker's own form keeps a layer or config, by diff id or digest
+	place     Place
+	kept      int   // files that were written, those replaced since among them
+	names     int64 // bytes of all names
+	documents int64 // bytes of those that were read whole
+	files     map[string]archived
+	blobs     map[digest.Digest]string // where docker's own form keeps a layer, by its digest
+	digests   map[string]digest.Digest // of these files, by their paths here
 }
 
 type archived struct {
@@ -48,7 +51,9 @@ type archived struct {
 
 // Read reads an archive, plain or compressed, and keeps its files.
 func Read(ctx context.Context, r io.Reader, place Place) (*Archive, error) {
-	a := &Archive{place: place, files: map[string]archived{}}
+	a := &Archive{
+		place: place, files: map[string]archived{}, blobs: map[digest.Digest]string{}, digests: map[string]digest.Digest{},
+	}
 	if err := a.spool(ctx, r); err != nil {
 		return nil, err
 	}
@@ -164,6 +169,9 @@ func (a *Archive) readFile(name string, into any) error {
 	if err != nil {
 		return err
 	}
+	if err := document.CheckValues(raw); fail.Is(err, errdefs.ErrResourceExhausted) {
+		return fmt.Errorf("%s: %w", name, err)
+	}
 	if err := json.Unmarshal(raw, into); err != nil {
 		return fail.New(errdefs.ErrInvalidArgument, "%s: %w", name, err)
 	}
@@ -177,6 +185,9 @@ func (a *Archive) readRaw(name string) ([]byte, error) {
 	}
 	if err := a.place.Document.Check(f.size); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if a.documents += f.size; limit.Documents.Check(a.documents) != nil {
+		return nil, limit.Documents.Exceeded()
 	}
 	return os.ReadFile(f.path)
 }

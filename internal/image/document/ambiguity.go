@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"unicode"
 
@@ -38,6 +39,21 @@ func unambiguousOf(raw []byte, most limit.Budget) error {
 		}
 	}
 	return nil
+}
+
+// CheckValues refuses a JSON document with more values than limit.DocumentValues, before they become structures.
+func CheckValues(raw []byte) error {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	for tokens := int64(1); ; tokens++ {
+		if _, err := d.Token(); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if err := limit.DocumentValues.Check(tokens); err != nil {
+			return err
+		}
+	}
 }
 
 // object is one that the walk is in, or an array.
