@@ -1,10 +1,12 @@
 package meter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,19 +16,22 @@ import (
 )
 
 // How often the layers of containers that may leave their projects are walked, how many entries a second, and for how
-// long at most. It looks at each file by some system calls more than a walk that only counts.
+// long at first: of a layer whose walk was cut off the next one may take twice as long, and comes after those of the
+// others. It looks at each file by some system calls more than a walk that only counts.
 const (
 	strayEvery = 10 * time.Minute
 	strayRate  = 2000
-	strayLimit = 10 * time.Minute
+	strayFirst = 10 * time.Minute
+	strayMost  = 24 * time.Hour
 )
 
 // StrayWatch knows which containers have files that their project does not count.
 type StrayWatch struct {
 	cfg Config
 
-	mu    sync.Mutex // guards found; nothing is locked below it
-	found map[sandbox.ID]stray
+	mu     sync.Mutex // guards what follows; nothing is locked below it
+	found  map[sandbox.ID]stray
+	within map[sandbox.ID]time.Duration // what the next walk of a layer may take, if more than strayFirst
 }
 
 // stray is what of a container's layer its project did not count when it was last walked.
@@ -43,11 +48,15 @@ func (w *StrayWatch) of(ctr sandbox.ID) stray {
 	return w.found[ctr]
 }
 
-// set notes what was found of a container, and says whether it is the first time.
-func (w *StrayWatch) set(ctr sandbox.ID, s stray) (first bool) {
+// set notes what was found of a container, in a part of its layer or in all of it, and says whether it is the first
+// time.
+func (w *StrayWatch) set(ctr sandbox.ID, s stray, part bool) (first bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	was, known := w.found[ctr]
+	if part {
+		s.bytes, s.inodes = max(s.bytes, was.bytes), max(s.inodes, was.inodes)
+	}
 	if s.inodes == 0 {
 		delete(w.found, ctr)
 		return false
@@ -95,35 +104,62 @@ func (w *StrayWatch) Watch(ctx context.Context) {
 
 // Look walks the layers of containers that may leave their projects, one after another.
 func (w *StrayWatch) Look(ctx context.Context) {
+	type place struct{ pod, container sandbox.ID }
+	var all []place
 	there := map[sandbox.ID]bool{}
 	for r := range w.cfg.Records {
 		for _, c := range r.Containers {
-			if !c.Live() || !mayLeave(r, c) {
-				continue
+			if c.Live() && mayLeave(r, c) {
+				all, there[c.ID] = append(all, place{r.ID, c.ID}), true
 			}
-			there[c.ID] = true
-			if !w.lookAt(ctx, r.ID, c.ID) {
-				return
-			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b place) int { return cmp.Compare(w.limit(a.container), w.limit(b.container)) })
+	for _, p := range all {
+		if !w.lookAt(ctx, p.pod, p.container) {
+			return
 		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	maps.DeleteFunc(w.found, func(id sandbox.ID, _ stray) bool { return !there[id] })
+	maps.DeleteFunc(w.within, func(id sandbox.ID, _ time.Duration) bool { return !there[id] })
+}
+
+// limit is how long the walk of a container's layer may take.
+func (w *StrayWatch) limit(ctr sandbox.ID) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return max(w.within[ctr], strayFirst)
+}
+
+// cutOff notes that a walk took too long.
+func (w *StrayWatch) cutOff(ctr sandbox.ID, after time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.within == nil {
+		w.within = map[sandbox.ID]time.Duration{}
+	}
+	w.within[ctr] = min(2*after, strayMost)
 }
 
 // lookAt walks the layer of one container. It is false when the daemon ends meanwhile.
 func (w *StrayWatch) lookAt(ctx context.Context, pod, ctr sandbox.ID) bool {
-	within, cancel := context.WithTimeout(ctx, strayLimit)
+	limit := w.limit(ctr)
+	within, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	bytes, inodes, err := rootfs.Strays(within, w.cfg.Layout.Writable(pod, ctr), strayRate)
 	if ctx.Err() != nil {
 		return false
 	}
-	if err != nil && !errors.Is(err, rootfs.ErrIncomplete) {
-		return true // it is removed, or too large: what was known of it stays
+	if errors.Is(err, context.DeadlineExceeded) {
+		w.cutOff(ctr, limit)
 	}
-	if w.set(ctr, stray{pod, bytes, inodes, time.Now()}) {
+	part := errors.Is(err, rootfs.ErrIncomplete)
+	if err != nil && !part {
+		return true // it is removed: what was known of it stays
+	}
+	if w.set(ctr, stray{pod, bytes, inodes, time.Now()}, part) {
 		w.cfg.Log.Warn("files of a container are outside its project: its storage limit does not hold for them",
 			"pod", pod, "container", ctr, "files", inodes, "bytes", bytes)
 	}

@@ -23,12 +23,9 @@ const (
 	usageStalest  = 2 * time.Minute
 )
 
-// usageLimit bounds the reading of one writable layer, usageShort that of a layer that others wait for. One that takes
-// longer is read beside the others: a container that makes a million directories delays its own numbers.
-const (
-	usageLimit = 5 * time.Minute
-	usageShort = 2 * time.Second
-)
+// usageShort bounds the reading of a writable layer that others wait for. One that takes longer is read beside the
+// others: a container that makes a million directories delays its own numbers.
+const usageShort = 2 * time.Second
 
 // usageRate bounds the entries that a reading looks at, in entries a second, so that it does not compete with
 // containers.
@@ -46,7 +43,7 @@ type usageReading struct {
 	until atomic.Pointer[time.Time] // it serves so long
 	layer sync.Map                  // ID of a container to its Usage
 	busy  atomic.Bool
-	long  atomic.Bool // layers that take long are being read
+	long  longLayers
 }
 
 // layerOf is the writable layer of a container.
@@ -125,7 +122,7 @@ func (m *Meter) readUsage(ctx context.Context) bool {
 		for _, c := range r.Containers {
 			there[c.ID] = true
 			l := layerOf{c.ID, m.cfg.Layout.Writable(r.ID, c.ID)}
-			u, err := m.readLayer(ctx, l, usageShort)
+			u, err := m.readLayer(ctx, l, usageShort, usageRate)
 			if ctx.Err() != nil {
 				return false
 			}
@@ -142,27 +139,16 @@ func (m *Meter) readUsage(ctx context.Context) bool {
 		return true
 	})
 	m.usage.total.Store(&sum)
-	readLong(m, long)
+	for _, l := range m.usage.long.begin(long) {
+		m.cfg.Background(func(ctx context.Context) { readLong(ctx, m, l) })
+	}
 	return true
 }
 
-// readLong reads layers that take long, in the background, unless some are being read.
-func readLong(m *Meter, layers []layerOf) {
-	if len(layers) == 0 || !m.usage.long.CompareAndSwap(false, true) {
-		return
-	}
-	m.cfg.Background(func(ctx context.Context) {
-		defer m.usage.long.Store(false)
-		for _, l := range layers {
-			_, _ = m.readLayer(ctx, l, usageLimit) // what was known of it stays
-		}
-	})
-}
-
 // readLayer reads one writable layer, by its project where it has one, and keeps what it finds. Of one that vanished
-// meanwhile it returns nothing, and of one that takes too long what was known. What could be counted in part is as
-// large as it was at least.
-func (m *Meter) readLayer(ctx context.Context, l layerOf, most time.Duration) (u Usage, err error) {
+// meanwhile it returns nothing. What could be counted in part, in the time that it may take or because some could not
+// be read, is as large as it was at least.
+func (m *Meter) readLayer(ctx context.Context, l layerOf, most time.Duration, rate int) (u Usage, err error) {
 	if m.cfg.Projects {
 		if u, err = projectUsage(m, l); err == nil {
 			m.usage.layer.Store(l.container, u)
@@ -171,7 +157,7 @@ func (m *Meter) readLayer(ctx context.Context, l layerOf, most time.Duration) (u
 	}
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	u.Bytes, u.Inodes, err = rootfs.Usage(ctx, filepath.Join(l.dir, "upper"), usageRate)
+	u.Bytes, u.Inodes, err = rootfs.Usage(ctx, filepath.Join(l.dir, "upper"), rate)
 	u.At = time.Now()
 	var last Usage
 	if known, ok := m.usage.layer.Load(l.container); ok {
@@ -186,5 +172,5 @@ func (m *Meter) readLayer(ctx context.Context, l layerOf, most time.Duration) (u
 		return last, err
 	}
 	m.usage.layer.Store(l.container, u)
-	return u, nil
+	return u, err
 }

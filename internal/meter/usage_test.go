@@ -3,6 +3,7 @@ package meter
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -29,11 +30,56 @@ func TestUsageOfALargeLayerDelaysNoOther(t *testing.T) {
 	if u, ok := m.usage.layer.Load(small); !ok || u.(Usage).Inodes != 1 {
 		t.Errorf("of the small layer is known %+v", u)
 	}
-	if u, ok := m.usage.layer.Load(large); ok {
-		t.Errorf("of the large layer is known %+v already", u)
+	if u, ok := m.usage.layer.Load(large); !ok || u.(Usage).Inodes < 1000 || u.(Usage).Inodes > uint64(files) {
+		t.Errorf("of the large layer is known %+v, wanted a part of %d", u, files)
 	}
 	wait(t, "the large layer", func() bool {
 		u, ok := m.usage.layer.Load(large)
 		return ok && u.(Usage).Inodes == uint64(files)+1
 	})
+}
+
+// TestLongLayersTakeTurns has more layers take long than are read at once. One that was cut off may take longer the
+// next time, and comes after those that have waited.
+func TestLongLayersTakeTurns(t *testing.T) {
+	var all []layerOf
+	for i := range longAtOnce + 1 {
+		all = append(all, layerOf{container: sandbox.ID(strconv.Itoa(i))})
+	}
+	var l longLayers
+	ids := func(of []layerOf) (ids []sandbox.ID) {
+		for _, one := range of {
+			ids = append(ids, one.container)
+		}
+		return ids
+	}
+	want := func(got []layerOf, wanted ...layerOf) {
+		t.Helper()
+		if !slices.Equal(ids(got), ids(wanted)) {
+			t.Errorf("%v are to be read, wanted %v", ids(got), ids(wanted))
+		}
+	}
+	want(l.begin(slices.Clone(all)), all[:longAtOnce]...)
+	want(l.begin(slices.Clone(all)))
+	l.end("0", true)
+	want(l.begin(slices.Clone(all)), all[longAtOnce])
+	l.end("1", false)
+	want(l.begin(slices.Clone(all)), all[0])
+	if got := l.within("0"); got != 2*longFirst {
+		t.Errorf("one that was cut off may take %v", got)
+	}
+	for range 20 {
+		l.end("0", true)
+		want(l.begin(all[:1]), all[0])
+	}
+	if got := l.within("0"); got != longMost {
+		t.Errorf("one that was cut off again and again may take %v", got)
+	}
+	l.end("0", true)
+	l.end(all[longAtOnce].container, true)
+	want(l.begin(nil))
+	want(l.begin(all[:1]), all[0])
+	if got := l.within("0"); got != longFirst || len(l.known) != 1 || l.busy != 1 {
+		t.Errorf("one that was not long meanwhile may take %v; %d are known and %d are read", got, len(l.known), l.busy)
+	}
 }

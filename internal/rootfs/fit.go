@@ -146,7 +146,11 @@ func tryMapped(lower, own string, ids IDMap) error {
 	if err := makeDirs(own, o); err != nil {
 		return err
 	}
-	mount, err := makeMapped(own, scratch, o)
+	mount := -1
+	err := despiteErrors(own, o, func(o Options) (err error) {
+		mount, err = makeMapped(own, scratch, o)
+		return err
+	})
 	if err != nil {
 		return err
 	}

@@ -231,8 +231,12 @@ func TestUsagePace(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
-	if _, _, err := Usage(ctx, up, 200); !errors.Is(err, context.DeadlineExceeded) {
+	_, inodes, err := Usage(ctx, up, 200)
+	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrIncomplete) {
 		t.Errorf("a walk past its deadline: %v", err)
+	}
+	if inodes < 100 || inodes > 300 { // 100 entries are looked at before the first pause
+		t.Errorf("a walk past its deadline has counted %d inodes", inodes)
 	}
 }
 

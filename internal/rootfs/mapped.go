@@ -50,8 +50,9 @@ func inOwnMounts(scratch string, f func() error) error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			return fmt.Errorf("unshare the mounts: %w", err)
 		}
-		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-			return fmt.Errorf("make the mounts private: %w", err)
+		// What is mounted here is nobody else's, and what others unmount meanwhile is not kept here.
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+			return fmt.Errorf("keep the mounts from the others: %w", err)
 		}
 		if err := unix.Mount("scratch", scratch, "tmpfs", unix.MS_NODEV|unix.MS_NOSUID|unix.MS_NOEXEC,
 			"mode=700"); err != nil {

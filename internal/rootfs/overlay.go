@@ -48,6 +48,39 @@ func forgetUnsynced(dir string) error {
 	return nil
 }
 
+// despiteErrors has mount make an overlay, also where the file system of dir has had an error that nobody has been told
+// of: one write of anybody that failed after its call had returned. The kernel refuses an unsynced overlay then, with
+// EIO, until somebody syncs the file system, which is told of the error; other mounts and files go on as if nothing had
+// happened. Where the next error has come by then, the overlay is one that is synced.
+func despiteErrors(dir string, o Options, mount func(Options) error) error {
+	err := mount(o)
+	if o.ReadOnly || !errors.Is(err, unix.EIO) {
+		return err
+	}
+	if err := hearOfErrors(dir); err != nil {
+		return err
+	}
+	for _, o.synced = range []bool{false, true} {
+		if err := forgetUnsynced(dir); err != nil {
+			return err
+		}
+		if again := mount(o); !errors.Is(again, unix.EIO) {
+			return again
+		}
+	}
+	return err
+}
+
+// hearOfErrors syncs the file system of dir, and so is told of the errors that it has had.
+func hearOfErrors(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	_ = unix.Syncfs(int(f.Fd())) // its error is what is to be heard of
+	return f.Close()
+}
+
 // mountNew mounts by the newer calls, and passes on what the kernel says about a mount it refuses.
 func mountNew(dir, mountpoint string, o Options) error {
 	mount, err := makeOverlay(dir, o)
@@ -70,7 +103,7 @@ func makeOverlay(dir string, o Options) (int, error) {
 			return -1, fmt.Errorf("overlay %s=%s: %w", kv[0], kv[1], explain(ctx, err))
 		}
 	}
-	if !o.ReadOnly {
+	if !o.ReadOnly && !o.synced {
 		if err := unix.FsconfigSetFlag(ctx, unsynced); err != nil {
 			return -1, fmt.Errorf("overlay %s: %w", unsynced, explain(ctx, err))
 		}
@@ -152,7 +185,10 @@ func mountOld(dir, mountpoint string, o Options, standing func(dir string, f fun
 	}
 	data := "lowerdir=" + strings.Join(lower, ":") + ",index=off"
 	if !o.ReadOnly {
-		data += ",upperdir=../upper,workdir=../work," + unsynced
+		data += ",upperdir=../upper,workdir=../work"
+	}
+	if !o.ReadOnly && !o.synced {
+		data += "," + unsynced
 	}
 	if o.Label != "" {
 		data += fmt.Sprintf(",context=%q", o.Label)

@@ -130,6 +130,16 @@ func setAttributes(f *os.File, a fsxattr) error {
 	return nil
 }
 
+// takeAnyProject lets files of other projects be moved to a directory, which hands its own one down no more.
+func takeAnyProject(dir *os.File) error {
+	a, err := attributes(dir)
+	if err != nil {
+		return err
+	}
+	a.xflags &^= xflagInherit
+	return setAttributes(dir, a)
+}
+
 // dqblk is the kernel's struct if_dqblk.
 type dqblk struct {
 	hardSpace, softSpace, space    uint64

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/volume"
 )
 
 // projectDisk is an ext4 that keeps account of projects; a test without one is skipped where this kernel has none.
@@ -166,5 +168,34 @@ func TestProjectNumbers(t *testing.T) {
 		if (fsxattr{projid: id}).ours() {
 			t.Errorf("%#x is not ours", id)
 		}
+	}
+}
+
+// TestRemoveWhatIsOfAnotherProject has a container give directories that are nested deep another project: the kernel
+// lets nothing of another one be moved to where a project is handed down.
+func TestRemoveWhatIsOfAnotherProject(t *testing.T) {
+	disk := t.TempDir()
+	volume.Mounted(t, disk, volume.XFS, 0)
+	dir := filepath.Join(disk, "c1")
+	must(t, os.Mkdir(dir, 0o755))
+	f, err := openForQuota(dir)
+	must(t, err)
+	must(t, setAttributes(f, fsxattr{projid: firstProject, xflags: xflagInherit}))
+	must(t, f.Close())
+	deep := dir
+	for range deepest + 20 {
+		deep = filepath.Join(deep, "d")
+		must(t, os.Mkdir(deep, 0o755))
+	}
+	for range 40 {
+		f, err := openForQuota(deep)
+		must(t, err)
+		must(t, setAttributes(f, fsxattr{projid: 77}))
+		must(t, f.Close())
+		deep = filepath.Dir(deep)
+	}
+	must(t, Remove(dir))
+	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it is there: %v", err)
 	}
 }

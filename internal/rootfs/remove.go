@@ -42,8 +42,9 @@ func Remove(dir string) error {
 
 // removal is one Remove in progress: where deep directories are moved up to, and under which number.
 type removal struct {
-	top *os.File
-	seq int
+	top  *os.File
+	seq  int
+	open bool // top takes what belongs to any project
 }
 
 func (r *removal) entry(parent *os.File, name string, depth int) error {
@@ -114,7 +115,11 @@ func (r *removal) moveUp(parent *os.File, name string) error {
 		r.seq++
 		to := ".moved-" + strconv.Itoa(r.seq)
 		err := unix.Renameat2(int(parent.Fd()), name, int(r.top.Fd()), to, unix.RENAME_NOREPLACE)
-		if !errors.Is(err, unix.EEXIST) {
+		switch {
+		case errors.Is(err, unix.EEXIST):
+		case errors.Is(err, unix.EXDEV) && !r.open && takeAnyProject(r.top) == nil:
+			r.open = true
+		default:
 			return removeError(parent, name, err)
 		}
 	}

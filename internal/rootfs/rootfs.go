@@ -28,6 +28,8 @@ type Options struct {
 	ReadOnly bool     // no upper directory: for a volume that is an image
 	Label    string   // SELinux label of every file; empty keeps what the files have
 	IDs      IDMap    // by which the ids of the layers are shown, and those of what is written are kept
+
+	synced bool // see despiteErrors
 }
 
 // IDMap is a user namespace by which ids of files are mapped: what belongs to id 0 is shown as its root's. No file is
@@ -82,13 +84,15 @@ func prepare(dir, mountpoint string, o Options) error {
 		}
 		o.Lower = []string{o.Lower[0], none}
 	}
-	if o.IDs.UserNS != "" {
-		return mountMapped(dir, mountpoint, o)
-	}
-	if oneByOne() {
-		return mountNew(dir, mountpoint, o)
-	}
-	return mountOld(dir, mountpoint, o, inDir)
+	return despiteErrors(dir, o, func(o Options) error {
+		switch {
+		case o.IDs.UserNS != "":
+			return mountMapped(dir, mountpoint, o)
+		case oneByOne():
+			return mountNew(dir, mountpoint, o)
+		}
+		return mountOld(dir, mountpoint, o, inDir)
+	})
 }
 
 // ImpliedRoot is the extended attribute of a layer directory that says nothing about the root of the image: the mode
@@ -150,32 +154,35 @@ func makeDirs(dir string, o Options) error {
 
 // Unmount undoes a mount at mountpoint, whatever it is; nil when there is none. A mount that is still in use (a shell
 // that stands in it) is detached: it is gone from the tree at once, and from the kernel when its last user is, so one
-// forgotten shell never keeps a pod from going. The directory stays.
+// forgotten shell never keeps a pod from going. So is one whose file system cannot say whether it is mounted there: its
+// server is gone, or it has shut down. The directory stays.
 func Unmount(mountpoint string) error {
 	const most = 16 // mounts can be stacked; this many only by mistake
 	for range most {
-		mounted, err := isMount(mountpoint)
-		if err != nil {
-			return fmt.Errorf("unmount: %w", err)
-		}
-		if !mounted {
+		mounted, unknown := isMount(mountpoint)
+		if unknown == nil && !mounted {
 			return nil
 		}
-		err = unix.Unmount(mountpoint, unix.UMOUNT_NOFOLLOW)
+		err := unix.Unmount(mountpoint, unix.UMOUNT_NOFOLLOW)
 		if errors.Is(err, unix.EBUSY) {
 			err = unix.Unmount(mountpoint, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
 		}
 		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("unmount %s: %w", mountpoint, err)
 		}
+		if err != nil && unknown != nil {
+			return fmt.Errorf("unmount: %w", unknown)
+		}
 	}
 	return fmt.Errorf("unmount %s: there are still mounts after taking %d away", mountpoint, most)
 }
 
-// isMount reports whether path itself is where something is mounted. Nothing there is no mount.
+// isMount reports whether path itself is where something is mounted. Nothing there is no mount. The server of a network
+// file system is not asked.
 func isMount(path string) (bool, error) {
 	var st unix.Statx_t
-	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, 0, &st)
+	const how = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
+	err := unix.Statx(unix.AT_FDCWD, path, how, 0, &st)
 	switch {
 	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR):
 		return false, nil

@@ -1,8 +1,10 @@
 package rootfs
 
 import (
+	"bytes"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -46,6 +48,67 @@ func TestUnmountWaitsForNobodysData(t *testing.T) {
 			t.Errorf("an unmount with %+v had %d bytes written to the disk", ids, written)
 		}
 		must(t, os.Remove(filepath.Join(disk, "theirs")))
+	}
+}
+
+// TestErrorOfSomebodysWrite has a write of another program fail after its call has returned: the device below the file
+// system was full for a while. Roots can be made there all the same.
+func TestErrorOfSomebodysWrite(t *testing.T) {
+	base := reachable(t)
+	device, disk := filepath.Join(base, "device"), filepath.Join(base, "disk")
+	must(t, MakeTmpfs(device, Tmpfs{Size: 24 << 20, Mode: 0o700}))
+	defer func() { must(t, UnmakeTmpfs(device)) }()
+	must(t, os.Mkdir(disk, 0o755))
+	image := filepath.Join(device, "image")
+	must(t, os.WriteFile(image, nil, 0o600))
+	must(t, os.Truncate(image, 100<<20))
+	for _, args := range [][]string{
+		{"mkfs.ext4", "-q", "-O", "^has_journal", image}, {"mount", "-o", "loop", image, disk},
+	} {
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	defer func() { must(t, unix.Unmount(disk, 0)) }()
+	lower := layers(t, base, 2)
+	for i, ids := range []IDMap{{}, testUserns(t)} {
+		for _, single := range []bool{true, false} {
+			if was := oneByOne; !single {
+				oneByOne = func() bool { return false }
+				defer func() { oneByOne = was }()
+			}
+			must(t, hearOfErrors(disk))
+			theirs := filepath.Join(disk, "theirs")
+			must(t, os.WriteFile(theirs, bytes.Repeat([]byte("x"), 40<<20), 0o644))
+			unix.Sync() // nobody hears of the error by that
+			must(t, os.Remove(theirs))
+			dir, at := filepath.Join(disk, fmt.Sprint("c", i, single)), filepath.Join(base, "rootfs")
+			if err := Prepare(dir, at, Options{Lower: lower, IDs: ids}); err != nil {
+				t.Fatalf("one by one %v: %v", single, err)
+			}
+			if ids.UserNS == "" {
+				must(t, os.WriteFile(filepath.Join(at, "ours"), nil, 0o644))
+			}
+			must(t, Unmount(at))
+		}
+	}
+}
+
+// TestUnmountOfADeadFileSystem has the file system of a root shut itself down: then it answers nothing any more.
+func TestUnmountOfADeadFileSystem(t *testing.T) {
+	base := needRoot(t)
+	disk := filepath.Join(base, "disk")
+	must(t, os.Mkdir(disk, 0o755))
+	v := volume.Mounted(t, disk, volume.XFS, 0)
+	at := filepath.Join(base, "rootfs")
+	must(t, Prepare(filepath.Join(disk, "c"), at, Options{Lower: layers(t, base, 2)}))
+	must(t, v.ShutDown(volume.Unlogged))
+	if _, err := isMount(at); err == nil {
+		t.Error("the file system answers still")
+	}
+	must(t, Unmount(at))
+	if mounted, err := isMount(at); mounted || err != nil {
+		t.Errorf("after that it is mounted: %v, %v", mounted, err)
 	}
 }
 

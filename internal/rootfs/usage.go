@@ -30,8 +30,9 @@ const (
 
 // Usage walks upper and counts the bytes on disk and the inodes there, a file with several names once. It looks at no
 // more than perSecond entries a second (0 is as fast as it goes), ends with ctx, never crosses a mount, and does not
-// mind what vanishes meanwhile. Directories may be nested without end. What cannot be read it passes over: it returns
-// what it has counted, and ErrIncomplete. fs.ErrNotExist when upper is not there.
+// mind what vanishes meanwhile. Directories may be nested without end. What cannot be read it passes over, and what is
+// left when ctx ends: it returns what it has counted, and ErrIncomplete with the reason. fs.ErrNotExist when upper is
+// not there.
 func Usage(ctx context.Context, upper string, perSecond int) (bytes, inodes uint64, err error) {
 	return (&walk{ctx: ctx, pace: perSecond}).over(upper)
 }
@@ -54,7 +55,7 @@ func (w *walk) over(upper string) (bytes, inodes uint64, err error) {
 	}
 	w.enter(fd, st.Ino)
 	if err := w.run(); err != nil {
-		return 0, 0, fmt.Errorf("usage of %s: %w", upper, err)
+		w.missed = err
 	}
 	bytes, inodes = w.total()
 	if w.missed != nil {

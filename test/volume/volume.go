@@ -153,6 +153,19 @@ const shutdown = 0x8004587d
 // What is mounted next is a copy. A mount namespace that somebody makes meanwhile has our mount as well and keeps it
 // from going: the file system would still be there, without power, when the same file is mounted again.
 func (v *Volume) Cut(l Loss) error {
+	if err := v.ShutDown(l); err != nil {
+		return err
+	}
+	if err := v.Unmount(); err != nil {
+		return err
+	}
+	old := v.image
+	v.image += "+"
+	return errors.Join(run("cp", "--sparse=always", old, v.image), os.Remove(old))
+}
+
+// ShutDown takes the power from a mounted volume. It stays mounted, and answers every call with an error.
+func (v *Volume) ShutDown(l Loss) error {
 	dir, err := os.Open(v.at)
 	if err != nil {
 		return err
@@ -161,12 +174,7 @@ func (v *Volume) Cut(l Loss) error {
 	if err = errors.Join(err, dir.Close()); err != nil {
 		return fmt.Errorf("cut the power of %s: %w", v.at, err)
 	}
-	if err := v.Unmount(); err != nil {
-		return err
-	}
-	old := v.image
-	v.image += "+"
-	return errors.Join(run("cp", "--sparse=always", old, v.image), os.Remove(old))
+	return nil
 }
 
 // Freeze has everybody who writes to the file system at a path wait, as on a disk that hangs, until thaw is called or
