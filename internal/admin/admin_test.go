@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -424,6 +425,36 @@ func TestExecCarriesTheExitCode(t *testing.T) {
 		if silent && err == nil || !silent && (code != 7 || err != nil || out.String() != "a b") {
 			t.Errorf("code %d, %v, %q", code, err, out.String())
 		}
+	}
+}
+
+// TestExecWhoseInputCannotBeRead gives the command up, which sees no end of its input, and says why.
+func TestExecWhoseInputCannotBeRead(t *testing.T) {
+	broken := errors.New("input/output error")
+	heard := make(chan string, 1)
+	c := serve(t, &daemon{
+		exec: func(_ context.Context, _ *ExecRequest, recv func() (*AttachInput, error),
+			send func(*AttachOutput) error) error {
+			text := ""
+			for {
+				in, err := recv()
+				if err != nil {
+					heard <- text
+					return err
+				}
+				if text += string(in.Stdin); in.CloseStdin {
+					heard <- text + ", and the end"
+					return send(&AttachOutput{Exit: new(int)})
+				}
+			}
+		}})
+	in := io.MultiReader(strings.NewReader("some"), iotest.ErrReader(broken))
+	code, err := c.Exec(t.Context(), &ExecRequest{Stdin: true}, Streams{In: in})
+	if !errors.Is(err, broken) || err.Error() != "read the input: input/output error" {
+		t.Errorf("code %d, %v", code, err)
+	}
+	if got := <-heard; got != "some" {
+		t.Errorf("the command had %s", got)
 	}
 }
 

@@ -148,7 +148,8 @@ func (c *Client) Images(ctx context.Context, req *ImagesRequest) ([]ImageDetail,
 	return images, err
 }
 
-// Streams are the client's ends of an attach or exec session. In may be nil; so may Resize.
+// Streams are the client's ends of an attach or exec session. In may be nil; so may Resize. A session whose In fails
+// otherwise than by io.EOF ends with that error.
 type Streams struct {
 	In       io.Reader
 	Out, Err io.Writer
@@ -180,8 +181,11 @@ func (c *Client) Exec(ctx context.Context, req *ExecRequest, s Streams) (code in
 	return *exit, nil
 }
 
-// converse is a session; it returns the exit code, if one came.
-func (c *Client) converse(ctx context.Context, name string, req any, s Streams) (exit *int, err error) {
+// converse is a session; it returns the exit code, if one came. When its input cannot be read, the session is given up,
+// since a command that saw the end of its input there would take what it has for all.
+func (c *Client) converse(outer context.Context, name string, req any, s Streams) (exit *int, err error) {
+	ctx, cancel := context.WithCancelCause(outer)
+	defer cancel(nil)
 	stream, end, err := c.open(ctx, name, req)
 	if err != nil {
 		return nil, err
@@ -189,7 +193,11 @@ func (c *Client) converse(ctx context.Context, name string, req any, s Streams) 
 	defer end()
 	send := sender[AttachInput](stream)
 	if s.In != nil {
-		go sendInput(stream.Context(), s.In, send)
+		go func() {
+			if err := sendInput(stream.Context(), s.In, send); err != nil {
+				cancel(fmt.Errorf("read the input: %w", err))
+			}
+		}()
 	}
 	if s.Resize != nil {
 		go sendSizes(stream.Context(), s.Resize, send)
@@ -198,6 +206,9 @@ func (c *Client) converse(ctx context.Context, name string, req any, s Streams) 
 		out, err := receive[AttachOutput](stream)
 		if errors.Is(err, io.EOF) {
 			return exit, nil
+		}
+		if cause := context.Cause(ctx); err != nil && cause != nil && outer.Err() == nil {
+			return nil, cause
 		}
 		if err != nil {
 			return nil, err
@@ -370,20 +381,24 @@ func (s *Streams) write(out *AttachOutput) error {
 	return nil
 }
 
-// sendInput sends the input and its end. It sends no end when the session is given up.
-func sendInput(ctx context.Context, in io.Reader, send func(*AttachInput) error) {
+// sendInput sends the input and its end. It sends no end when the session is given up, or when the input cannot be read,
+// which is all that it returns an error for.
+func sendInput(ctx context.Context, in io.Reader, send func(*AttachInput) error) error {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := in.Read(buf)
 		if n > 0 && send(&AttachInput{Stdin: buf[:n]}) != nil {
-			return
+			return nil // a stream that is gone is noticed by who receives
 		}
 		if ctx.Err() != nil {
-			return
+			return nil
+		}
+		if errors.Is(err, io.EOF) {
+			_ = send(&AttachInput{CloseStdin: true}) // as above
+			return nil
 		}
 		if err != nil {
-			_ = send(&AttachInput{CloseStdin: true}) // a stream that is gone is noticed by who receives
-			return
+			return err
 		}
 	}
 }

@@ -301,51 +301,19 @@ func copyInto(cmd *cobra.Command, c *client, from, word, to string) error {
 		dir, name = target, filepath.Base(abs)
 	}
 	r, w := io.Pipe()
-	go func() { _ = w.CloseWithError(packTree(w, from, name)) }()
+	p, packed := &packer{archive: tar.NewWriter(w), from: from, name: name}, make(chan error, 1)
+	go func() {
+		err := p.pack()
+		_ = w.CloseWithError(err)
+		packed <- err
+	}()
 	err = runInside(ctx, c, word, []string{"tar", "-x", "-f", "-", "-C", dir}, r, io.Discard)
-	_ = r.Close()
-	if err != nil {
+	_ = r.CloseWithError(errEnough)
+	if packErr := <-packed; err == nil {
+		err = packErr
+	}
+	if err = errors.Join(p.leftOut(), err); err != nil {
 		return fmt.Errorf("copy to %s:%s: %w", word, to, err)
 	}
 	return nil
-}
-
-// packTree writes an archive of a file, or of a directory with all below it, whose first entry is called name. The
-// files are root's in the container.
-func packTree(w io.Writer, from, name string) error {
-	archive := tar.NewWriter(w)
-	err := filepath.Walk(from, func(file string, info os.FileInfo, err error) error {
-		if err != nil {
-			return err
-		}
-		rest, err := filepath.Rel(from, file)
-		if err != nil {
-			return err
-		}
-		link := ""
-		if info.Mode()&os.ModeSymlink != 0 {
-			if link, err = os.Readlink(file); err != nil {
-				return err
-			}
-		}
-		if info.Mode()&(os.ModeSocket|os.ModeDevice|os.ModeNamedPipe) != 0 {
-			return nil
-		}
-		h, err := tar.FileInfoHeader(info, link)
-		if err != nil {
-			return err
-		}
-		h.Name, h.Uid, h.Gid, h.Uname, h.Gname = path.Join(name, filepath.ToSlash(rest)), 0, 0, "", ""
-		if err := archive.WriteHeader(h); err != nil || !info.Mode().IsRegular() {
-			return err
-		}
-		f, err := os.Open(file)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = f.Close() }()
-		_, err = io.CopyN(archive, f, info.Size())
-		return err
-	})
-	return errors.Join(err, archive.Close())
 }

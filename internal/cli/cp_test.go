@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -111,6 +112,58 @@ func TestCopy(t *testing.T) {
 		_, errs, code := d.berth(t, args...)
 		if got := tree(t, filepath.Join(dir, "dst")); got != c.want || code != 0 {
 			t.Errorf("%s: code %d, %q, %s, want %s", name, code, errs, got, c.want)
+		}
+	}
+}
+
+// TestCopyInOfWhatChanges copies a directory while files of it vanish or become shorter. What can be copied is copied
+// where the archive can go on, and the command fails and names the file.
+func TestCopyInOfWhatChanges(t *testing.T) {
+	for name, c := range map[string]struct {
+		meanwhile func(src string) error
+		said      string
+		want      string // in the container, beside the large file a
+	}{
+		"a file vanishes": {
+			func(src string) error { return os.Remove(src + "/m") }, "/src/m: no such file", "z=9"},
+		"a directory vanishes": {
+			func(src string) error { return os.RemoveAll(src + "/d") }, "/src/d: no such file", "m=5 z=9"},
+		"a file becomes shorter": {
+			func(src string) error { return os.Truncate(src+"/a", 1<<20) }, "/src/a became shorter", ""},
+	} {
+		d, dir := populated(t), t.TempDir()
+		src := filepath.Join(dir, "src")
+		script := exec.Command("sh", "-c", "mkdir -p src/d dst; head -c 3000000 /dev/zero >src/a; printf 5 >src/m; "+
+			"printf 9 >src/z")
+		script.Dir = dir
+		if out, err := script.CombinedOutput(); err != nil {
+			t.Fatal(err, string(out))
+		}
+		d.exec = func(ctx context.Context, req *admin.ExecRequest, recv func() (*admin.AttachInput, error),
+			send func(*admin.AttachOutput) error,
+		) error {
+			if !req.Stdin {
+				return machineOf(ctx, req, recv, send)
+			}
+			var once sync.Once
+			return machineOf(ctx, req, func() (*admin.AttachInput, error) {
+				in, err := recv()
+				once.Do(func() { err = errors.Join(err, c.meanwhile(src)) })
+				return in, err
+			}, send)
+		}
+		_, errs, code := d.berth(t, "cp", src+"/.", "postgres:"+dir+"/dst")
+		if code != 1 || !strings.Contains(errs, c.said) {
+			t.Errorf("%s: code %d, %q", name, code, errs)
+		}
+		var rest []string // without a, d
+		for _, text := range strings.Fields(tree(t, filepath.Join(dir, "dst"))) {
+			if text[0] == 'm' || text[0] == 'z' {
+				rest = append(rest, text)
+			}
+		}
+		if got := strings.Join(rest, " "); got != c.want {
+			t.Errorf("%s: copied %s, want %s", name, got, c.want)
 		}
 	}
 }

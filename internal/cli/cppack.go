@@ -1,0 +1,96 @@
+package cli
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+)
+
+// packer writes an archive of a file, or of a directory with all below it, whose first entry is called name. The files
+// are root's in the container.
+type packer struct {
+	archive    *tar.Writer
+	from, name string
+
+	missed []error // the first of what could not be read, which is not in the archive
+	more   int     // how many there are beyond them
+}
+
+// mostMissed is how many files that could not be read are told of one by one.
+const mostMissed = 10
+
+// pack writes the archive, without what cannot be read: files vanish while a directory is copied that is in use. An
+// error means that the archive has no end, so that nobody takes it for a whole one.
+func (p *packer) pack() error {
+	err := filepath.Walk(p.from, func(file string, info os.FileInfo, err error) error {
+		if err != nil {
+			p.miss(err)
+			return nil
+		}
+		return p.entry(file, info)
+	})
+	if err == nil {
+		_ = p.archive.Close() // all that was to be copied is written: a reader may be content without the end
+	}
+	return err
+}
+
+func (p *packer) miss(err error) {
+	if len(p.missed) == mostMissed {
+		p.more++
+		return
+	}
+	p.missed = append(p.missed, err)
+}
+
+// leftOut is what could not be read; nil where there was no such thing.
+func (p *packer) leftOut() error {
+	err := errors.Join(p.missed...)
+	if p.more > 0 {
+		err = fmt.Errorf("%w\nand %d more could not be read", err, p.more)
+	}
+	return err
+}
+
+func (p *packer) entry(file string, info os.FileInfo) error {
+	if info.Mode()&(os.ModeSocket|os.ModeDevice|os.ModeNamedPipe) != 0 {
+		return nil
+	}
+	rest, err := filepath.Rel(p.from, file)
+	if err != nil {
+		return err
+	}
+	link := ""
+	if info.Mode()&os.ModeSymlink != 0 {
+		if link, err = os.Readlink(file); err != nil {
+			p.miss(err)
+			return nil
+		}
+	}
+	h, err := tar.FileInfoHeader(info, link)
+	if err != nil {
+		return err
+	}
+	h.Name, h.Uid, h.Gid, h.Uname, h.Gname = path.Join(p.name, filepath.ToSlash(rest)), 0, 0, "", ""
+	if !info.Mode().IsRegular() {
+		return p.archive.WriteHeader(h)
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		p.miss(err)
+		return nil
+	}
+	defer func() { _ = f.Close() }()
+	if err := p.archive.WriteHeader(h); err != nil {
+		return err
+	}
+	_, err = io.CopyN(p.archive, f, info.Size())
+	if errors.Is(err, io.EOF) {
+		return fmt.Errorf("%s became shorter while it was copied", file)
+	}
+	return err
+}
