@@ -159,10 +159,17 @@ func runInside(
 // unpackBelow writes what an archive has to a file or directory. Its first entry is called base; that and no more of
 // this machine is written, whatever else the archive says: a container made it.
 func unpackBelow(r io.Reader, base, to string) error {
-	place, name := filepath.Dir(filepath.Clean(to)), filepath.Base(filepath.Clean(to))
 	info, err := os.Stat(to)
 	fresh := absent(err)
+	if err == nil && info.Mode().IsRegular() { // a link stays, and what it leads to is written
+		if to, err = filepath.EvalSymlinks(to); err != nil {
+			return err
+		}
+	}
+	place, name := filepath.Dir(filepath.Clean(to)), filepath.Base(filepath.Clean(to))
 	switch {
+	case err == nil && !info.IsDir() && !info.Mode().IsRegular():
+		return fmt.Errorf("%s is no regular file; berth exec CONTAINER cat PATH prints what is in one", to)
 	case err == nil && info.IsDir() || strings.HasSuffix(to, "/") || base == ".":
 		if err := os.MkdirAll(to, 0o755); err != nil {
 			return err
@@ -237,10 +244,8 @@ func unpackEntry(root *os.Root, at string, h *tar.Header, data io.Reader) error 
 	case tar.TypeDir:
 		return makeDir(root, at, dirMode(h))
 	case tar.TypeReg:
-		if info, err := root.Lstat(at); err == nil && !info.IsDir() {
-			if err := root.Remove(at); err != nil {
-				return err
-			}
+		if err := makeWay(root, at); err != nil {
+			return err
 		}
 		f, err := root.OpenFile(at, os.O_WRONLY|os.O_CREATE|os.O_EXCL, h.FileInfo().Mode().Perm())
 		if err != nil {
@@ -249,10 +254,27 @@ func unpackEntry(root *os.Root, at string, h *tar.Header, data io.Reader) error 
 		_, err = io.Copy(f, data)
 		return errors.Join(err, f.Close())
 	case tar.TypeSymlink:
-		_ = root.Remove(at)
+		if err := makeWay(root, at); err != nil {
+			return err
+		}
 		return root.Symlink(h.Linkname, at)
 	}
 	return nil // a hard link to what was not copied, a device or a FIFO is nothing to copy
+}
+
+// makeWay removes the file or link that is to be replaced. What else there may be, such as a device, stays: nothing that
+// is copied can do its work.
+func makeWay(root *os.Root, at string) error {
+	info, err := root.Lstat(at)
+	switch {
+	case absent(err):
+		return nil
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular() && info.Mode()&fs.ModeSymlink == 0:
+		return fmt.Errorf("%s is there already, and neither a file nor a link", at)
+	}
+	return root.Remove(at)
 }
 
 // dirMode is the mode of a directory of an archive, in which its owner here can always write what follows.

@@ -116,6 +116,45 @@ func TestCopy(t *testing.T) {
 	}
 }
 
+// TestCopyReplacesFilesAlone refuses to put a file where a FIFO, a device or a directory is, and writes through the
+// link that was named as destination.
+func TestCopyReplacesFilesAlone(t *testing.T) {
+	for name, c := range map[string]struct {
+		make     string
+		from, to string
+		fails    bool
+		is       string // what is there then, as stat has it
+	}{
+		"a FIFO":               {"mkfifo p", "src/f", "p", true, "p: fifo"},
+		"a link to a FIFO":     {"mkfifo p; ln -s p l", "src/f", "l", true, "l: symbolic link"},
+		"a device":             {"ln -s /dev/null l", "src/f", "l", true, "l: symbolic link"},
+		"a directory, a FIFO":  {"mkfifo p", "src", "p", true, "p: fifo"},
+		"a link over a FIFO":   {"mkfifo p", "src/k", "p", true, "p: fifo"},
+		"below a directory":    {"mkdir -p to/src; mkfifo to/src/f", "src", "to", true, "to/src/f: fifo"},
+		"a link over a dir":    {"mkdir -p to/src/k", "src", "to", true, "to/src/k: directory"},
+		"a link to a file":     {"mkdir d; echo old >d/g; ln -s d/g l", "src/f", "l", false, "l: symbolic link"},
+		"a link, what it is":   {"mkdir d; echo old >d/g; ln -s d/g l", "src/f", "l", false, "d/g: regular file"},
+		"below, a link":        {"mkdir -p to/src; ln -s f to/src/k", "src", "to", false, "to/src/k: symbolic link"},
+		"below, where it is":   {"mkdir -p to/src; ln -s nowhere to/src/f", "src", "to", false, "to/src/f: regular file"},
+		"a link to a new file": {"ln -s d l", "src/f", "l", false, "l: regular file"},
+	} {
+		d, dir := populated(t), t.TempDir()
+		d.exec = machineOf
+		script := exec.Command("sh", "-c", "mkdir src; printf 1 >src/f; ln -s f src/k; "+c.make)
+		script.Dir = dir
+		if out, err := script.CombinedOutput(); err != nil {
+			t.Fatal(err, string(out))
+		}
+		_, errs, code := d.berth(t, "cp", "postgres:"+dir+"/"+c.from, dir+"/"+c.to)
+		at, _, _ := strings.Cut(c.is, ":")
+		is, err := exec.Command("stat", "-c", dir+"/"+at+": %F", dir+"/"+at).CombinedOutput()
+		got := strings.TrimSpace(strings.TrimPrefix(string(is), dir+"/"))
+		if err != nil || got != c.is || (code != 0) != c.fails {
+			t.Errorf("%s: code %d, %q, there is %s, want %s", name, code, errs, got, c.is)
+		}
+	}
+}
+
 // TestCopyInOfWhatChanges copies a directory while files of it vanish or become shorter. What can be copied is copied
 // where the archive can go on, and the command fails and names the file.
 func TestCopyInOfWhatChanges(t *testing.T) {
