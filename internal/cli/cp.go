@@ -322,8 +322,10 @@ func copyInto(cmd *cobra.Command, c *client, from, word, to string) error {
 		}
 		dir, name = target, filepath.Base(abs)
 	}
+	there := name == "." || info.IsDir() &&
+		runInside(ctx, c, word, []string{"test", "-d", path.Join(dir, name)}, nil, io.Discard) == nil
 	r, w := io.Pipe()
-	p, packed := &packer{archive: tar.NewWriter(w), from: from, name: name}, make(chan error, 1)
+	p, packed := &packer{archive: tar.NewWriter(w), from: from, name: name, there: there}, make(chan error, 1)
 	go func() {
 		err := p.pack()
 		_ = w.CloseWithError(err)

@@ -216,6 +216,11 @@ func TestCopyLeavesTheModesOfDirectories(t *testing.T) {
 		"the content, anew":     {"%:@/src/.", "@/new", "new=777 new/d=777 "},
 		"the content, anew, in": {"%:@/src/.", "@/dst/a/b/", "dst=700 dst/a/b=777 dst/a/b/d=777 "},
 		"a directory, anew":     {"%:@/src", "@/new", "new=777 new/d=777 "},
+		// Inwards the modes below are this machine's.
+		"the content, in":         {"@/src/.", "%:@/dst", "dst=700 dst/d=777 "},
+		"a directory, in, over":   {"@/src", "%:@/dst", "dst=700 dst/src=710 dst/src/d=777 "},
+		"a directory, in, anew":   {"@/src", "%:@/new", "new=777 new/d=777 "},
+		"a directory, in, inside": {"@/src", "%:@/dst/a", "dst=700 dst/a=777 dst/a/d=777 "},
 	} {
 		d, dir := populated(t), t.TempDir()
 		d.exec = machineOf

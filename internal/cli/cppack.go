@@ -15,6 +15,9 @@ import (
 type packer struct {
 	archive    *tar.Writer
 	from, name string
+	// there says that the directory is there already. It has no entry of its own then, by which tar would give it
+	// another mode and owner.
+	there bool
 
 	missed []error // the first of what could not be read, which is not in the archive
 	more   int     // how many there are beyond them
@@ -61,7 +64,7 @@ func (p *packer) entry(file string, info os.FileInfo) error {
 		return nil
 	}
 	rest, err := filepath.Rel(p.from, file)
-	if err != nil {
+	if err != nil || rest == "." && p.there {
 		return err
 	}
 	link := ""
