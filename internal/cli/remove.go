@@ -150,10 +150,12 @@ func (n *node) containersOf(t target) []string {
 	return ids
 }
 
-// running says that something of the target lives.
+// running says that something of the target lives. A pod of berth run may have more than one sandbox, and is removed
+// with all of them.
 func (n *node) running(t target) bool {
 	for _, c := range n.containers {
-		ours := c.GetId() == t.container || t.pod != "" && c.GetPodSandboxId() == t.pod
+		ours := c.GetId() == t.container || t.pod != "" && (c.GetPodSandboxId() == t.pod ||
+			samePod(n.pod(c.GetPodSandboxId()), n.pod(t.pod)))
 		if ours && c.GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING {
 			return true
 		}

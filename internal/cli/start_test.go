@@ -141,3 +141,32 @@ func TestTwoSandboxesOfAPod(t *testing.T) {
 		}
 	}
 }
+
+// TestRmOfAnEarlierSandbox names the old sandbox of a pod that runs in a newer one: that runs, and is refused.
+func TestRmOfAnEarlierSandbox(t *testing.T) {
+	d, logs := runnable(t)
+	if _, errs, code := d.berth(t, "run", "-d", "--log-dir", logs, "--name", "web", "img:1"); code != 0 {
+		t.Fatal(errs)
+	}
+	until(func() bool { out, _, _ := d.berth(t, "ps", "-q"); return out == "" })
+	d.berth(t, "stop", "web")
+	old := d.pods[0].Id
+	next := proto.Clone(d.configs[old]).(*runtimeapi.PodSandboxConfig)
+	next.Metadata.Attempt++
+	pod, err := d.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: next})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.addContainer(id("cc"), pod.PodSandboxId, "web", 1, runtimeapi.ContainerState_CONTAINER_RUNNING)
+	for _, word := range []string{old, "web"} {
+		if _, errs, code := d.berth(t, "rm", word); code != 1 || !strings.Contains(errs, "runs; stop it first") {
+			t.Errorf("rm %s: code %d, %q", word, code, errs)
+		}
+		if len(d.pods) != 2 || len(d.containers) != 2 {
+			t.Fatalf("rm %s left pods %v, containers %v", word, d.pods, d.containers)
+		}
+	}
+	if _, errs, code := d.berth(t, "rm", "-f", old); code != 0 || len(d.pods) != 0 {
+		t.Errorf("rm -f: code %d, %q, pods %v", code, errs, d.pods)
+	}
+}
