@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/admin"
@@ -47,7 +48,10 @@ type daemon struct {
 	attach  func(recv func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error
 	started chan struct{} // closed by the first StartContainer
 	refuse  map[string]error
-	exec    func(ctx context.Context, req *admin.ExecRequest, recv func() (*admin.AttachInput, error),
+	before  func(call string) // what happens before a call is answered
+	// outlives is the call whose caller goes: what it asks for comes to be nevertheless.
+	outlives string
+	exec     func(ctx context.Context, req *admin.ExecRequest, recv func() (*admin.AttachInput, error),
 		send func(*admin.AttachOutput) error) error
 	forward func(req *admin.PortForwardRequest) error // how a connection to a port fails
 	pulled  []admin.PullEvent
@@ -102,12 +106,22 @@ func startDaemon(t *testing.T) *daemon {
 			name := i.FullMethod[strings.LastIndex(i.FullMethod, "/")+1:]
 			d.mu.Lock()
 			d.calls = append(d.calls, name)
-			err := d.refuse[name]
+			err, before, outlives := d.refuse[name], d.before, d.outlives == name
+			if outlives {
+				d.outlives = "" // who asks again is answered
+			}
 			d.mu.Unlock()
+			if before != nil {
+				before(name)
+			}
 			if err != nil {
 				return nil, err
 			}
-			return next(ctx, req)
+			resp, err := next(ctx, req)
+			if outlives {
+				<-ctx.Done()
+			}
+			return resp, err
 		}))
 	runtimeapi.RegisterRuntimeServiceServer(g, d)
 	runtimeapi.RegisterImageServiceServer(g, d)
@@ -231,6 +245,12 @@ func (d *daemon) RunPodSandbox(_ context.Context, req *runtimeapi.RunPodSandboxR
 	*runtimeapi.RunPodSandboxResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	for id, c := range d.configs {
+		there := slices.ContainsFunc(d.pods, func(p *runtimeapi.PodSandbox) bool { return p.Id == id })
+		if there && proto.Equal(c, req.Config) {
+			return &runtimeapi.RunPodSandboxResponse{PodSandboxId: id}, nil
+		}
+	}
 	id := fmt.Sprintf("%064x", 0xb0000+len(d.configs))
 	d.configs[id] = req.Config
 	d.pods = append(d.pods, &runtimeapi.PodSandbox{Id: id, Metadata: req.Config.Metadata, Labels: req.Config.Labels,
@@ -297,6 +317,11 @@ func (d *daemon) CreateContainer(_ context.Context, req *runtimeapi.CreateContai
 	*runtimeapi.CreateContainerResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	for id, c := range d.requests {
+		if d.podOf[id] == req.PodSandboxId && proto.Equal(c, req.Config) && d.container(id) != nil {
+			return &runtimeapi.CreateContainerResponse{ContainerId: id}, nil
+		}
+	}
 	id := fmt.Sprintf("%064x", 0xc0000+len(d.requests))
 	d.requests[id] = req.Config
 	c := d.addContainer(id, req.PodSandboxId, req.Config.Metadata.Name, req.Config.Metadata.Attempt,

@@ -196,10 +196,20 @@ func (a *again) RunPod(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, ha
 	return a.pod, err
 }
 
-// undoPod removes the sandbox that was made, in which nothing is: the pod is as it was before.
+// undoPod removes the sandbox that was made: the pod is as it was before. One in which there is a container stays: the
+// daemon, which starts pods again by itself, has made it at the same time, and both were given the same sandbox.
 func (a *again) undoPod(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTime)
 	defer cancel()
+	resp, err := a.c.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	if err != nil {
+		return err
+	}
+	for _, c := range resp.GetContainers() {
+		if c.GetPodSandboxId() == a.pod {
+			return nil
+		}
+	}
 	return a.RemovePod(ctx, a.pod)
 }
 

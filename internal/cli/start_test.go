@@ -170,3 +170,28 @@ func TestRmOfAnEarlierSandbox(t *testing.T) {
 		t.Errorf("rm -f: code %d, %q, pods %v", code, errs, d.pods)
 	}
 }
+
+// TestStartThatComesSecond has the daemon start the pod again at the same time: the sandbox that berth start is given
+// is the daemon's, with a container in it, and stays.
+func TestStartThatComesSecond(t *testing.T) {
+	d, logs := runnable(t)
+	if _, errs, code := d.berth(t, "run", "-d", "--log-dir", logs, "--name", "web", "img:1"); code != 0 {
+		t.Fatal(errs)
+	}
+	until(func() bool { out, _, _ := d.berth(t, "ps", "-q"); return out == "" })
+	d.berth(t, "stop", "web")
+	d.before = func(name string) {
+		if name == "CreateContainer" {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.addContainer(id("cc"), d.pods[len(d.pods)-1].Id, "web", 1, runtimeapi.ContainerState_CONTAINER_RUNNING)
+		}
+	}
+	d.refuse["CreateContainer"] = status.Error(codes.AlreadyExists, "container web (attempt 1) exists already")
+	if _, errs, code := d.berth(t, "start", "web"); code == 0 || !strings.Contains(errs, "exists already") {
+		t.Errorf("code %d, %q", code, errs)
+	}
+	if d.called("RemovePodSandbox") || d.container(id("cc")) == nil {
+		t.Errorf("pods %v, containers %v", d.pods, d.containers)
+	}
+}
