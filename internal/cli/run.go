@@ -68,6 +68,7 @@ type runner struct {
 	config    *runtimeapi.PodSandboxConfig
 	pod       string
 	container string
+	create    *runtimeapi.CreateContainerRequest // was not answered before the command was interrupted
 }
 
 // cleanTime bounds what is done after the fact: stopping and removing.
@@ -157,6 +158,9 @@ func createIn(ctx context.Context, r *runner, ctr *runtimeapi.ContainerConfig, p
 	req := &runtimeapi.CreateContainerRequest{PodSandboxId: r.pod, Config: ctr, SandboxConfig: pod}
 	created, err := r.client.CreateContainer(ctx, req)
 	if err != nil {
+		if ctx.Err() != nil {
+			r.create = req
+		}
 		if strings.HasPrefix(err.Error(), "container "+ctr.GetMetadata().GetName()) { // the daemon names it
 			return err
 		}
@@ -320,8 +324,12 @@ func (r *runner) undo(ctx context.Context, why error) error {
 
 // clean removes the pod with all that belongs to it, even when ctx is done; of another's pod the container alone.
 func (r *runner) clean(ctx context.Context) error {
+	interrupted := ctx.Err() != nil
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTime)
 	defer cancel()
+	if interrupted {
+		r.learn(ctx)
+	}
 	switch {
 	case r.config == nil && r.container == "":
 		return nil
@@ -338,6 +346,24 @@ func (r *runner) clean(ctx context.Context) error {
 		return removeLogs(p) // the daemon undoes a pod that it could not run
 	}
 	return r.client.remove(ctx, &node{pods: []*runtimeapi.PodSandbox{p}}, target{pod: r.pod})
+}
+
+// learn asks once more for what was being made when the command was interrupted, and gets the id of the same pod or
+// container: the daemon goes on for a while, for one who asks again, and mostly comes to its end. What it could not make
+// it has undone.
+func (r *runner) learn(ctx context.Context) {
+	if r.config != nil && r.pod == "" {
+		made, err := r.client.RunPodSandbox(ctx,
+			&runtimeapi.RunPodSandboxRequest{Config: r.config, RuntimeHandler: r.o.runtime})
+		if err == nil {
+			r.pod = made.GetPodSandboxId()
+		}
+	}
+	if r.config == nil && r.create != nil {
+		if made, err := r.client.CreateContainer(ctx, r.create); err == nil {
+			r.container = made.GetContainerId()
+		}
+	}
 }
 
 // foreground shows the container's output until it ends. When ctx is done first, the container is stopped.

@@ -353,6 +353,44 @@ func TestRunUndoesWhatItMade(t *testing.T) {
 	}
 }
 
+// TestInterruptWhileItIsMade has ^C come while the daemon makes a pod or container, which it does to the end: nothing
+// of it is left.
+func TestInterruptWhileItIsMade(t *testing.T) {
+	for args, step := range map[string]string{
+		"--name two": "RunPodSandbox", "--name three": "CreateContainer", "--pod web --name side": "CreateContainer",
+	} {
+		d, logs := runnable(t)
+		d.behave = func(l *life) int32 { <-l.stop; return 0 }
+		if _, errs, code := d.berth(t, "run", "-d", "--log-dir", logs, "--name", "web", "img:1"); code != 0 {
+			t.Fatal(errs)
+		}
+		d.outlives = step
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			until(func() bool {
+				d.mu.Lock()
+				defer d.mu.Unlock()
+				return d.outlives == "" && (step == "RunPodSandbox" && len(d.pods) == 2 || len(d.containers) == 2)
+			})
+			cancel()
+		}()
+		all := append([]string{"run", "-d"}, strings.Fields(args)...)
+		if !strings.Contains(args, "--pod") {
+			all = append(all, "--log-dir", logs)
+		}
+		_, errs, code := d.berthIn(ctx, strings.NewReader(""), append(all, "img:1")...)
+		if code != ownFailure || !strings.Contains(errs, "interrupted") {
+			t.Errorf("%s: code %d, %q", args, code, errs)
+		}
+		if len(d.pods) != 1 || len(d.containers) != 1 || d.container(fmt.Sprintf("%064x", 0xc0000)) == nil {
+			t.Errorf("%s: pods %v, containers %v", args, d.pods, d.containers)
+		}
+		if left, err := os.ReadDir(logs); err != nil || len(left) != 1 {
+			t.Errorf("%s: logs %v, %v", args, left, err)
+		}
+	}
+}
+
 func TestRunRefusesNonsense(t *testing.T) {
 	d, _ := runnable(t)
 	for flags, want := range map[string]string{
