@@ -375,11 +375,11 @@ func (r *runner) foreground(ctx context.Context, s *session) error {
 	var err error
 	if s.attached() {
 		err = s.wait(w)
+		s.giveBack() // what follows may take long, and is to be seen and interrupted
 	} else {
 		err = r.follow(free, w)
 	}
 	if errors.Is(err, errLeft) {
-		s.giveBack()
 		_, err := fmt.Fprintf(stderr(r.cmd), "\nberth attach %s comes back to it, berth rm -f %s ends it\n", r.o.name,
 			r.o.name)
 		return err
@@ -390,7 +390,7 @@ func (r *runner) foreground(ctx context.Context, s *session) error {
 	if w.status == nil {
 		return fmt.Errorf("container %s was removed while it ran", short(r.container))
 	}
-	return r.finish(free, w.status)
+	return r.finish(ctx, w.status)
 }
 
 // follow shows the log, where nothing is missing: neither from before nor from while a daemon restarts.
@@ -413,8 +413,14 @@ func (r *runner) interrupt(ctx context.Context) {
 	}
 }
 
-// finish removes the pod, or stops it since nothing runs in it any more, and passes the exit code on.
+// finish removes the pod, or stops it since nothing runs in it any more, and passes the exit code on. An interrupt ends
+// the stopping, unless it is what has ended the container.
 func (r *runner) finish(ctx context.Context, s *runtimeapi.ContainerStatus) error {
+	if ctx.Err() != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, cleanTime)
+	defer cancel()
 	var err error
 	switch {
 	case r.o.remove:

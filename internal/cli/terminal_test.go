@@ -142,6 +142,35 @@ func TestRunOnATerminal(t *testing.T) {
 	}
 }
 
+// TestRunGivesTheTerminalBackAtTheEnd has the pod's end take long: the terminal is the person's again before, and ^C
+// ends the waiting.
+func TestRunGivesTheTerminalBackAtTheEnd(t *testing.T) {
+	d, logs := runnable(t)
+	end, stuck := make(chan struct{}), make(chan struct{})
+	defer close(stuck)
+	d.attach = cat(end)
+	d.behave = func(*life) int32 { <-end; return 5 }
+	d.before = func(call string) {
+		if call == "StopPodSandbox" {
+			<-stuck
+		}
+	}
+	p := sit(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	p.berth(ctx, d, "run", "-it", "--log-dir", logs, "img:1")
+	<-d.started
+	p.types("\x04")
+	until(func() bool { return d.called("StopPodSandbox") })
+	now, err := term.GetState(int(p.slave.Fd()))
+	if err != nil || *now != *p.before {
+		t.Errorf("the terminal was not given back: %v", err)
+	}
+	cancel()
+	p.sees("interrupted")
+	p.ends(5)
+}
+
 func TestRunIsLeft(t *testing.T) {
 	d, logs := runnable(t)
 	end := make(chan struct{})
