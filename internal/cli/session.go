@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -24,6 +25,40 @@ type session struct {
 	screen
 	cancel context.CancelCauseFunc
 	done   chan error // gets the end of the attachment; errLeft when the container goes on without it
+	shown  flow       // what came of the container's output
+}
+
+// flow notes when output last came through. One goroutine writes.
+type flow struct {
+	writing atomic.Bool
+	last    atomic.Int64 // when a write came to its end
+}
+
+// through is w, whose writes f notes.
+func (f *flow) through(w io.Writer) io.Writer { return flowWriter{w, f} }
+
+// idle is how long nothing has come since a time. While a reader takes its time with what has come, it is nothing.
+func (f *flow) idle(since time.Time) time.Duration {
+	if f.writing.Load() {
+		return 0
+	}
+	if last := time.Unix(0, f.last.Load()); last.After(since) {
+		since = last
+	}
+	return time.Since(since)
+}
+
+type flowWriter struct {
+	w io.Writer
+	f *flow
+}
+
+func (w flowWriter) Write(p []byte) (int, error) {
+	w.f.writing.Store(true)
+	n, err := w.w.Write(p)
+	w.f.last.Store(time.Now().UnixNano())
+	w.f.writing.Store(false)
+	return n, err
 }
 
 // screen is the person's terminal.
@@ -55,6 +90,7 @@ func (s *session) attach(setup context.Context, container string) error {
 	s.done, s.sizes = make(chan error, 1), make(chan admin.Size, 1)
 	ready := make(chan struct{})
 	streams := programStreams(s.cmd)
+	streams.Out, streams.Err = s.shown.through(streams.Out), s.shown.through(streams.Err)
 	streams.Resize, streams.Ready = s.sizes, func() { close(ready) }
 	if s.stdin {
 		streams.In = s.cmd.InOrStdin()
@@ -175,8 +211,8 @@ func (s *screen) followSize(ctx context.Context, terminal *os.File) {
 	}
 }
 
-// outputGrace is how long output may still come once the container has ended: a process it left behind may hold it
-// open.
+// outputGrace is how long the rest of the output is waited for, since the end of the container and since there was
+// some: a process that it left behind may hold it open.
 const outputGrace = 10 * time.Second
 
 // wait returns when the container and its output have ended.
@@ -198,10 +234,19 @@ func (s *session) wait(w *watch) error {
 			return err
 		}
 	}
-	select {
-	case err := <-s.done:
-		return err
-	case <-time.After(outputGrace):
-		return nil
+	return s.rest(outputGrace)
+}
+
+// rest waits for the rest of the output of a container that has ended, until nothing has come for as long as grace.
+// However long a reader takes for what has come, nothing is left out.
+func (s *session) rest(grace time.Duration) error {
+	began := time.Now()
+	for left := grace; left > 0; left = grace - s.shown.idle(began) {
+		select {
+		case err := <-s.done:
+			return err
+		case <-time.After(left):
+		}
 	}
+	return nil
 }
