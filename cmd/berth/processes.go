@@ -95,6 +95,9 @@ func (ps *processService) Attach(
 	if req.Stdin {
 		a.Stdin = in
 	}
+	if req.KeepInput {
+		a.Behind = func() { _ = send(&admin.AttachOutput{Behind: true}) }
+	}
 	return ps.pods.Sessions.Attach(ctx, id, a)
 }
 

@@ -41,7 +41,8 @@ type Server interface {
 	Sweep(ctx context.Context) error
 	// Attach joins the streams of a container that is created or running. It sends one AttachOutput with Ready first,
 	// once no later output can be missed; so a client may attach before it starts the container. It returns nil when the
-	// container's output ends. recv blocks until the client says something; it returns io.EOF when the client will say no
+	// container's output ends, but for a client that is behind and has asked to keep its input: it goes on until ctx ends
+	// then. recv blocks until the client says something; it returns io.EOF when the client will say no
 	// more, another error when the client is gone or Attach has returned. One goroutine at a time may call it.
 	Attach(ctx context.Context, req *AttachRequest, recv func() (*AttachInput, error),
 		send func(*AttachOutput) error) error
@@ -237,6 +238,9 @@ type AttachRequest struct {
 	Container string `json:"container"` // its full id
 	TTY       bool   `json:"tty,omitempty"`
 	Stdin     bool   `json:"stdin,omitempty"`
+	// KeepInput has the input go on when the client does not keep up with the output, which ends then; by default that
+	// ends the session. A daemon of an earlier release does not know it.
+	KeepInput bool `json:"keepInput,omitempty"`
 }
 
 // ExecRequest opens an exec session.
@@ -295,6 +299,8 @@ type AttachOutput struct {
 	Ready  bool   `json:"ready,omitempty"`
 	Stdout []byte `json:"stdout,omitempty"`
 	Stderr []byte `json:"stderr,omitempty"`
+	// Behind says that no more output comes, because the client did not keep up with it. It has had all until then.
+	Behind bool `json:"behind,omitempty"`
 }
 
 // CheckRequest asks for a check of what is stored.

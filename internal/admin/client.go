@@ -156,6 +156,9 @@ type Streams struct {
 	Resize   <-chan Size
 	// Ready, when set, is called once: from then on no output is missed.
 	Ready func()
+	// Behind, when set, is called when the daemon sends no more output because it was not taken fast enough, and the
+	// session goes on for the input, until its context ends.
+	Behind func()
 }
 
 // Attach joins the streams of a container and returns when its output ends. A Read of s.In that is under way then is
@@ -378,11 +381,14 @@ func (s *Streams) write(out *AttachOutput) error {
 			return err
 		}
 	}
+	if out.Behind && s.Behind != nil {
+		s.Behind()
+	}
 	return nil
 }
 
-// sendInput sends the input and its end. It sends no end when the session is given up, or when the input cannot be read,
-// which is all that it returns an error for.
+// sendInput sends the input and its end. It sends no end when the session is given up, or when the input cannot be
+// read, which is all that it returns an error for.
 func sendInput(ctx context.Context, in io.Reader, send func(*AttachInput) error) error {
 	buf := make([]byte, 32<<10)
 	for {

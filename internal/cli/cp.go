@@ -262,8 +262,8 @@ func unpackEntry(root *os.Root, at string, h *tar.Header, data io.Reader) error 
 	return nil // a hard link to what was not copied, a device or a FIFO is nothing to copy
 }
 
-// makeWay removes the file or link that is to be replaced. What else there may be, such as a device, stays: nothing that
-// is copied can do its work.
+// makeWay removes the file or link that is to be replaced. What else there may be, such as a device, stays: nothing
+// that is copied can do its work.
 func makeWay(root *os.Root, at string) error {
 	info, err := root.Lstat(at)
 	switch {

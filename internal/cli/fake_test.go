@@ -50,8 +50,9 @@ type daemon struct {
 	refuse  map[string]error
 	before  func(call string) // what happens before a call is answered
 	// outlives is the call whose caller goes: what it asks for comes to be nevertheless.
-	outlives string
-	exec     func(ctx context.Context, req *admin.ExecRequest, recv func() (*admin.AttachInput, error),
+	outlives    string
+	limitedLogs bool // in the verbose status of containers
+	exec        func(ctx context.Context, req *admin.ExecRequest, recv func() (*admin.AttachInput, error),
 		send func(*admin.AttachOutput) error) error
 	forward func(req *admin.PortForwardRequest) error // how a connection to a port fails
 	pulled  []admin.PullEvent
@@ -309,7 +310,11 @@ func (d *daemon) ContainerStatus(_ context.Context, req *runtimeapi.ContainerSta
 	answer := runtimeapi.ContainerStatus{Id: c.Id, Metadata: c.Metadata, State: c.State, ExitCode: c.ExitCode,
 		Reason:  c.Reason,
 		Message: c.Message, LogPath: c.LogPath, CreatedAt: c.CreatedAt, FinishedAt: c.FinishedAt}
-	info := map[string]string{"info": infoOfContainer(d.requests[c.Id])}
+	text := infoOfContainer(d.requests[c.Id])
+	if d.limitedLogs {
+		text = strings.TrimSuffix(text, "}") + `, "log": {"rate": 1024}}`
+	}
+	info := map[string]string{"info": text}
 	return &runtimeapi.ContainerStatusResponse{Status: &answer, Info: info}, nil
 }
 

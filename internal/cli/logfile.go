@@ -54,7 +54,8 @@ type logReader struct {
 	tail       int       // lines; all when negative
 	since      time.Time // the zero time is no bound
 	until      time.Time
-	prefix     string // of each line, which is held until it is whole
+	prefix     string           // of each line, which is held until it is whole
+	seen       map[string]int64 // bytes of a stream that were shown before; they are passed over
 	// ended, when set, says that the container has ended and its log with it. It is asked when there is no more to read;
 	// until it agrees, the reader waits for more, and for another file that takes the log's place.
 	ended func(context.Context) (bool, error)
@@ -290,6 +291,10 @@ func (r *logReader) write(line []byte) error {
 		text = append(text, '\n')
 	}
 	r.open[l.stream] = l.partial
+	if n := min(r.seen[l.stream], int64(len(text))); n > 0 {
+		r.seen[l.stream] -= n
+		text = text[n:]
+	}
 	w := r.out
 	if l.stream == streamErr {
 		w = r.err

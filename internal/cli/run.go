@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path"
@@ -349,8 +351,8 @@ func (r *runner) clean(ctx context.Context) error {
 }
 
 // learn asks once more for what was being made when the command was interrupted, and gets the id of the same pod or
-// container: the daemon goes on for a while, for one who asks again, and mostly comes to its end. What it could not make
-// it has undone.
+// container: the daemon goes on for a while, for one who asks again, and mostly comes to its end. What it could not
+// make it has undone.
 func (r *runner) learn(ctx context.Context) {
 	if r.config != nil && r.pod == "" {
 		made, err := r.client.RunPodSandbox(ctx,
@@ -374,10 +376,12 @@ func (r *runner) foreground(ctx context.Context, s *session) error {
 	w := r.client.watch(r.container)
 	var err error
 	if s.attached() {
-		err = s.wait(w)
+		if err = s.wait(w); errors.Is(err, errBehind) {
+			err = r.catchUp(free, s, w)
+		}
 		s.giveBack() // what follows may take long, and is to be seen and interrupted
 	} else {
-		err = r.follow(free, w)
+		err = r.follow(free, w, nil)
 	}
 	if errors.Is(err, errLeft) {
 		_, err := fmt.Fprintf(stderr(r.cmd), "\nberth attach %s comes back to it, berth rm -f %s ends it\n", r.o.name,
@@ -393,15 +397,48 @@ func (r *runner) foreground(ctx context.Context, s *session) error {
 	return r.finish(ctx, w.status)
 }
 
-// follow shows the log, where nothing is missing: neither from before nor from while a daemon restarts.
-func (r *runner) follow(ctx context.Context, w *watch) error {
-	resp, err := r.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: r.container})
+// follow shows the log, where nothing is missing: neither from before nor from while a daemon restarts. Of each stream
+// it passes over what was seen.
+func (r *runner) follow(ctx context.Context, w *watch, seen map[string]int64) error {
+	resp, err := r.client.ContainerStatus(ctx,
+		&runtimeapi.ContainerStatusRequest{ContainerId: r.container, Verbose: seen != nil})
 	if err != nil {
 		return err
 	}
+	at := resp.GetStatus().GetLogPath()
+	if seen != nil && (limitedLog(resp.GetInfo()) || len(rotatedLogs(at)) > 0) {
+		return fmt.Errorf("%w, and its log does not have all of it", errBehind)
+	}
 	program := programStreams(r.cmd)
-	log := &logReader{path: resp.GetStatus().GetLogPath(), tail: -1, out: program.Out, err: program.Err, ended: w.ended}
+	log := &logReader{path: at, tail: -1, out: program.Out, err: program.Err, ended: w.ended, seen: seen}
 	return log.copy(ctx)
+}
+
+// limitedLog says that lines may be dropped of a container's log.
+func limitedLog(verbose map[string]string) bool {
+	var info struct{ Log *struct{} }
+	return json.Unmarshal([]byte(verbose["info"]), &info) != nil || info.Log != nil
+}
+
+// catchUp goes on in the log behind what an attachment has shown: whoever takes the output was slower than the
+// container, which does not wait. The session goes on for the input; that it is lost ends the showing, too.
+func (r *runner) catchUp(ctx context.Context, s *session, w *watch) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case err := <-s.done:
+			if err != nil && !errors.Is(err, io.EOF) {
+				cancel(err)
+			}
+		case <-ctx.Done():
+		}
+	}()
+	err := r.follow(ctx, w, map[string]int64{streamOut: s.shown.out.Load(), streamErr: s.shown.err.Load()})
+	if lost := context.Cause(ctx); lost != nil {
+		return lost
+	}
+	return err
 }
 
 // interrupt stops the container, as ^C should. Whoever waits for its end notices.

@@ -26,16 +26,20 @@ type session struct {
 	cancel context.CancelCauseFunc
 	done   chan error // gets the end of the attachment; errLeft when the container goes on without it
 	shown  flow       // what came of the container's output
+	behind chan struct{}
 }
 
-// flow notes when output last came through. One goroutine writes.
+// flow notes what output came through, and when it last did. One goroutine writes.
 type flow struct {
-	writing atomic.Bool
-	last    atomic.Int64 // when a write came to its end
+	writing  atomic.Bool
+	last     atomic.Int64 // when a write came to its end
+	out, err atomic.Int64 // bytes
 }
 
-// through is w, whose writes f notes.
-func (f *flow) through(w io.Writer) io.Writer { return flowWriter{w, f} }
+// through has f note what is written to the streams.
+func (f *flow) through(s *admin.Streams) {
+	s.Out, s.Err = flowWriter{s.Out, f, &f.out}, flowWriter{s.Err, f, &f.err}
+}
 
 // idle is how long nothing has come since a time. While a reader takes its time with what has come, it is nothing.
 func (f *flow) idle(since time.Time) time.Duration {
@@ -49,13 +53,15 @@ func (f *flow) idle(since time.Time) time.Duration {
 }
 
 type flowWriter struct {
-	w io.Writer
-	f *flow
+	w     io.Writer
+	f     *flow
+	bytes *atomic.Int64
 }
 
 func (w flowWriter) Write(p []byte) (int, error) {
 	w.f.writing.Store(true)
 	n, err := w.w.Write(p)
+	w.bytes.Add(int64(n))
 	w.f.last.Store(time.Now().UnixNano())
 	w.f.writing.Store(false)
 	return n, err
@@ -70,6 +76,10 @@ type screen struct {
 
 // errLeft is why a session ends whose person goes and lets the container be.
 var errLeft = errors.New("left by ^P ^Q")
+
+// errBehind is why a session shows no more output: it was not taken as fast as it came, and goes on in the log. The
+// input goes on.
+var errBehind = errors.New("the output was not taken as fast as it came")
 
 // terminalOf is the terminal behind a stream, if there is one.
 func terminalOf(stream any) *os.File {
@@ -90,7 +100,7 @@ func (s *session) attach(setup context.Context, container string) error {
 	s.done, s.sizes = make(chan error, 1), make(chan admin.Size, 1)
 	ready := make(chan struct{})
 	streams := programStreams(s.cmd)
-	streams.Out, streams.Err = s.shown.through(streams.Out), s.shown.through(streams.Err)
+	s.shown.through(&streams)
 	streams.Resize, streams.Ready = s.sizes, func() { close(ready) }
 	if s.stdin {
 		streams.In = s.cmd.InOrStdin()
@@ -104,8 +114,12 @@ func (s *session) attach(setup context.Context, container string) error {
 			streams.In = &leaving{in: streams.In, leave: func() { s.cancel(errLeft) }}
 		}
 	}
+	req := &admin.AttachRequest{Container: container, TTY: s.tty, Stdin: s.stdin}
+	if s.stdin && !s.tty {
+		s.behind = make(chan struct{})
+		req.KeepInput, streams.Behind = true, func() { close(s.behind) }
+	}
 	go func() {
-		req := &admin.AttachRequest{Container: container, TTY: s.tty, Stdin: s.stdin}
 		err := s.node.Attach(ctx, req, streams)
 		if errors.Is(context.Cause(ctx), errLeft) {
 			err = errLeft
@@ -222,6 +236,10 @@ func (s *session) wait(w *watch) error {
 	exited := make(chan error, 1)
 	go func() { exited <- w.wait(ctx) }()
 	select {
+	case <-s.behind:
+		cancel()
+		<-exited
+		return errBehind
 	case err := <-s.done:
 		if err != nil && !errors.Is(err, io.EOF) {
 			cancel()
@@ -245,6 +263,8 @@ func (s *session) rest(grace time.Duration) error {
 		select {
 		case err := <-s.done:
 			return err
+		case <-s.behind:
+			return errBehind
 		case <-time.After(left):
 		}
 	}

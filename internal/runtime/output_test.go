@@ -223,6 +223,37 @@ func TestAttach(t *testing.T) {
 	}
 }
 
+// TestAttachedInputOutlivesTheOutput has a client that is behind with the output, and whose input goes on all the same.
+func TestAttachedInputOutlivesTheOutput(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("read go; seq 400000; cat; exit 6", func(c *Create) { c.Stdin, c.StdinOnce = true, true })
+	in, typed := io.Pipe()
+	slow, behind, ended := make(stuck), make(chan struct{}), make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		ended <- g.Attach(ctx, g.pod, ctr, Attach{Stdin: in, Stdout: slow, Behind: func() { close(behind) }})
+	}()
+	g.must(typed.Write([]byte("\n"))) // which is read once it is attached
+	g.within(30*time.Second, "the output is in the log", func() bool {
+		return strings.Contains(g.said(ctr), "\n400000\n")
+	})
+	close(slow)
+	<-behind
+	g.must(typed.Write([]byte("typed later\n")))
+	g.ok(typed.Close())
+	if e := g.exit(ctr); e.Code != 6 {
+		t.Errorf("exit %+v", e)
+	}
+	if !strings.HasSuffix(g.said(ctr), "\ntyped later\n") {
+		t.Error("what was typed did not reach the container")
+	}
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the attachment ended with %v", err)
+	}
+}
+
 // stuck is a writer that does not come back before it is closed.
 type stuck chan struct{}
 

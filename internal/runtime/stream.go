@@ -112,6 +112,9 @@ type Attach struct {
 	Stdin          io.Reader // nil where the caller has no input
 	Stdout, Stderr io.Writer // nil where the caller does not want it; a terminal has no Stderr
 	Ready          func()    // called when no later output can be missed; may be nil
+	// Behind, when set, is called when the caller did not keep up, and has had all that came until then. Attach goes on
+	// for the input, until ctx ends; otherwise it returns ErrSlow.
+	Behind func()
 }
 
 // attachBuffer is how much output, in bytes, waits for a slow client before it is dropped.
@@ -174,7 +177,13 @@ func (r *Runtime) Attach(ctx context.Context, pod, ctr string, a Attach) error {
 	go func() { copies.Wait(); close(ended) }()
 	select {
 	case <-ended:
-		if err := noticed(ours[2]); err != nil {
+		err := noticed(ours[2])
+		if err != nil && a.Behind != nil {
+			a.Behind()
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}
+		if err != nil {
 			return err
 		}
 		if c.killed(ctx) {

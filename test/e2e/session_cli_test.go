@@ -81,6 +81,41 @@ func TestCommandLineStreams(t *testing.T) {
 	})
 }
 
+// TestRunIntoASlowReader has berth run -i print much more than all buffers hold while nobody reads it, and take input
+// after that: the reader gets all, once.
+func TestRunIntoASlowReader(t *testing.T) {
+	each(t, func(r rig) {
+		const much = 60_000_000
+		cmd := r.n.Command("run", "-i", "--rm", "--log-dir", r.n.Logs, ref("busybox:latest"), "sh", "-c",
+			"head -c "+strconv.Itoa(much)+" /dev/zero | tr '\\0' x; echo through >&2; cat; exit 3")
+		in, err := cmd.StdinPipe()
+		r.ok(err)
+		out, err := cmd.StdoutPipe()
+		r.ok(err)
+		errs, err := cmd.StderrPipe()
+		r.ok(err)
+		r.ok(r.n.Space.Start(cmd))
+		time.Sleep(2 * time.Second) // in which nothing is read
+		said := make(chan string, 1)
+		go func() {
+			line, _ := bufio.NewReader(errs).ReadString('\n')
+			_, _ = io.WriteString(in, "typed later")
+			_ = in.Close()
+			said <- line
+		}()
+		n, err := io.Copy(io.Discard, io.LimitReader(out, much))
+		rest, restErr := io.ReadAll(out)
+		if err != nil || restErr != nil || n != much || string(rest) != "typed later" {
+			r.Errorf("%d bytes, %v; then %q, %v", n, err, rest[:min(len(rest), 100)], restErr)
+		}
+		line := <-said
+		_ = cmd.Wait()
+		if code := cmd.ProcessState.ExitCode(); code != 3 || line != "through\n" {
+			r.Errorf("code %d, %q", code, line)
+		}
+	})
+}
+
 // sit returns both ends of a terminal, and the state it is in.
 func (r rig) sit() (master, slave *os.File, state *term.State) {
 	r.Helper()
