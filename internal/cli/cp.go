@@ -12,6 +12,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
@@ -182,13 +183,8 @@ func unpackBelow(r io.Reader, base, to string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = root.Close() }()
-	var tree *os.Root // the directory that is copied, once there is something below it
-	defer func() {
-		if tree != nil {
-			_ = tree.Close()
-		}
-	}()
+	u := &unpacker{root: root, base: base, name: name, made: map[string]uint64{}}
+	defer u.close()
 	archive := tar.NewReader(r)
 	for {
 		h, err := archive.Next()
@@ -198,24 +194,11 @@ func unpackBelow(r io.Reader, base, to string) error {
 		if err != nil {
 			return err
 		}
-		rest, ok := strings.CutPrefix(path.Clean(h.Name), base)
-		if base == "." {
-			rest, ok = path.Clean(h.Name), true
+		into, at, err := u.place(h.Name)
+		if err != nil {
+			return err
 		}
-		at := path.Join(name, rest)
-		if !ok || rest != "" && rest[0] != '/' && base != "." || !filepath.IsLocal(at) {
-			return fmt.Errorf("the container sent %q, which was not asked for", h.Name)
-		}
-		into, below := root, at
-		if base != "." && rest != "" {
-			if tree == nil {
-				if tree, err = openTree(root, name); err != nil {
-					return err
-				}
-			}
-			into, below = tree, rest[1:]
-		}
-		if err := unpackEntry(into, below, h, archive); err != nil {
+		if err := u.entry(into, at, h, archive); err != nil {
 			return err
 		}
 		if at == "." && fresh && h.Typeflag == tar.TypeDir { // the directory made above for the content
@@ -224,6 +207,44 @@ func unpackBelow(r io.Reader, base, to string) error {
 			}
 		}
 	}
+}
+
+// unpacker writes what a container sends below one file or directory.
+type unpacker struct {
+	root       *os.Root
+	tree       *os.Root // the directory that is copied, once there is something below it
+	base, name string   // of the first entry, in the archive and here
+	// made has the inodes of files and links that were made, by their paths below their root: nothing else gets another
+	// name by a hard link.
+	made map[string]uint64
+}
+
+func (u *unpacker) close() {
+	if u.tree != nil {
+		_ = u.tree.Close()
+	}
+	_ = u.root.Close()
+}
+
+// place is where the entry of a name goes: a root, and a path below it.
+func (u *unpacker) place(member string) (into *os.Root, at string, err error) {
+	rest, ok := strings.CutPrefix(path.Clean(member), u.base)
+	if u.base == "." {
+		rest, ok = path.Clean(member), true
+	}
+	at = path.Join(u.name, rest)
+	if !ok || rest != "" && rest[0] != '/' && u.base != "." || !filepath.IsLocal(at) {
+		return nil, "", fmt.Errorf("the container sent %q, which was not asked for", member)
+	}
+	if u.base == "." || rest == "" {
+		return u.root, at, nil
+	}
+	if u.tree == nil {
+		if u.tree, err = openTree(u.root, u.name); err != nil {
+			return nil, "", err
+		}
+	}
+	return u.tree, rest[1:], nil
 }
 
 // openTree opens a directory below root. It follows no link: the container may have sent one, to what lies beside it.
@@ -238,28 +259,61 @@ func openTree(root *os.Root, name string) (*os.Root, error) {
 	return root.OpenRoot(name)
 }
 
-// unpackEntry writes one entry. Links are made as they are; root follows none that leads out.
-func unpackEntry(root *os.Root, at string, h *tar.Header, data io.Reader) error {
+// entry writes one entry. Links are made as they are; a root follows none that leads out.
+func (u *unpacker) entry(into *os.Root, at string, h *tar.Header, data io.Reader) error {
 	switch h.Typeflag {
 	case tar.TypeDir:
-		return makeDir(root, at, dirMode(h))
+		return makeDir(into, at, dirMode(h))
 	case tar.TypeReg:
-		if err := makeWay(root, at); err != nil {
+		if err := makeWay(into, at); err != nil {
 			return err
 		}
-		f, err := root.OpenFile(at, os.O_WRONLY|os.O_CREATE|os.O_EXCL, h.FileInfo().Mode().Perm())
+		f, err := into.OpenFile(at, os.O_WRONLY|os.O_CREATE|os.O_EXCL, h.FileInfo().Mode().Perm())
 		if err != nil {
 			return err
 		}
 		_, err = io.Copy(f, data)
-		return errors.Join(err, f.Close())
-	case tar.TypeSymlink:
-		if err := makeWay(root, at); err != nil {
+		if err := errors.Join(err, f.Close()); err != nil {
 			return err
 		}
-		return root.Symlink(h.Linkname, at)
+	case tar.TypeSymlink:
+		if err := makeWay(into, at); err != nil {
+			return err
+		}
+		if err := into.Symlink(h.Linkname, at); err != nil {
+			return err
+		}
+	case tar.TypeLink:
+		from, target, err := u.place(h.Linkname)
+		if err != nil || from != into || !u.isMade(from, target) || target == at {
+			return nil // it is a link to what was left out, or not copied
+		}
+		if err := makeWay(into, at); err != nil {
+			return err
+		}
+		if err := into.Link(target, at); err != nil {
+			return err
+		}
+	default:
+		return nil // a device or a FIFO is nothing to copy
 	}
-	return nil // a hard link to what was not copied, a device or a FIFO is nothing to copy
+	u.made[at] = inode(into, at)
+	return nil
+}
+
+// isMade says that a file is one that was made here.
+func (u *unpacker) isMade(root *os.Root, at string) bool {
+	n, known := u.made[at]
+	return known && n != 0 && n == inode(root, at)
+}
+
+// inode is the number of a file or link, 0 where there is none.
+func inode(root *os.Root, at string) uint64 {
+	info, err := root.Lstat(at)
+	if err != nil {
+		return 0
+	}
+	return info.Sys().(*syscall.Stat_t).Ino
 }
 
 // makeWay removes the file or link that is to be replaced. What else there may be, such as a device, stays: nothing

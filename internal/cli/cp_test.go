@@ -88,12 +88,15 @@ func TestCopy(t *testing.T) {
 		from, to string // % is the container, @ the directory
 		want     string // below @/dst
 	}{
-		"a file out":              {"mkdir dst", "%:@/src/f", "@/dst", "f=1"},
-		"a file out, renamed":     {"mkdir dst", "%:@/src/f", "@/dst/g", "g=1"},
-		"over a file":             {"mkdir dst; echo old >dst/g", "%:@/src/f", "@/dst/g", "g=1"},
-		"a directory out":         {"mkdir dst", "%:@/src", "@/dst", "src/ src/d/ src/d/g=2 src/f=1 src/l->f"},
-		"a directory out, anew":   {"", "%:@/src", "@/dst", "d/ d/g=2 f=1 l->f"},
-		"what is in it":           {"mkdir dst", "%:@/src/.", "@/dst", "d/ d/g=2 f=1 l->f"},
+		"a file out":            {"mkdir dst", "%:@/src/f", "@/dst", "f=1"},
+		"a file out, renamed":   {"mkdir dst", "%:@/src/f", "@/dst/g", "g=1"},
+		"over a file":           {"mkdir dst; echo old >dst/g", "%:@/src/f", "@/dst/g", "g=1"},
+		"a directory out":       {"mkdir dst", "%:@/src", "@/dst", "src/ src/d/ src/d/g=2 src/f=1 src/l->f"},
+		"a directory out, anew": {"", "%:@/src", "@/dst", "d/ d/g=2 f=1 l->f"},
+		"what is in it":         {"mkdir dst", "%:@/src/.", "@/dst", "d/ d/g=2 f=1 l->f"},
+		"hard links": {"mkdir dst; ln src/f src/d/h; ln src/l src/k", "%:@/src", "@/dst",
+			"src/ src/d/ src/d/g=2 src/d/h=1 src/f=1 src/k->f src/l->f"},
+		"hard links, the content": {"mkdir dst; ln src/f src/d/h", "%:@/src/.", "@/dst", "d/ d/g=2 d/h=1 f=1 l->f"},
 		"a link, followed":        {"mkdir dst", "-L %:@/src/l", "@/dst", "l=1"},
 		"a file in":               {"mkdir dst", "@/src/f", "%:@/dst", "f=1"},
 		"a file in, renamed":      {"mkdir dst", "@/src/f", "%:@/dst/g", "g=1"},
@@ -269,6 +272,15 @@ func TestCopyFromAHostileContainer(t *testing.T) {
 			Typeflag: tar.TypeFifo}},
 			false, "x/"},
 		"a hard link": {[]*tar.Header{dir, {Name: "x/h", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"}}, false, "x/"},
+		"a hard link up": {[]*tar.Header{dir, {Name: "x/h", Typeflag: tar.TypeLink, Linkname: "x/../../evil"}}, false,
+			"x/"},
+		"a hard link to what lies beside it": {[]*tar.Header{dir, {Name: "x/h", Typeflag: tar.TypeLink, Linkname: "mine/f"}},
+			false, "mine/ mine/f=2 x/"},
+		"a hard link to what was there": {[]*tar.Header{dir, {Name: "x/h", Typeflag: tar.TypeLink, Linkname: "x/f"}},
+			false, "x/ x/f=2"},
+		"a hard link by a link that turned": {[]*tar.Header{dir, {Name: "x/d", Typeflag: tar.TypeDir, Mode: 0o755},
+			link("x/l", "d"), file("x/l/f"), link("x/l", "."), {Name: "x/h", Typeflag: tar.TypeLink, Linkname: "x/l/f"}},
+			false, "x/ x/d/ x/d/f= x/f=2 x/l->."},
 	} {
 		d, at := populated(t), t.TempDir()
 		d.exec = func(_ context.Context, _ *admin.ExecRequest, _ func() (*admin.AttachInput, error),
@@ -290,8 +302,16 @@ func TestCopyFromAHostileContainer(t *testing.T) {
 			t.Fatal(err)
 		}
 		if strings.HasSuffix(name, "beside it") {
-			if err := os.Mkdir(filepath.Join(dst, "mine"), 0o755); err != nil {
+			if err := os.MkdirAll(filepath.Join(dst, "mine"), 0o755); err != nil {
 				t.Fatal(err)
+			}
+		}
+		for _, there := range []string{"mine/f", "x/f"} {
+			if strings.Contains(c.want, there+"=2") {
+				_ = os.MkdirAll(filepath.Join(dst, filepath.Dir(there)), 0o755)
+				if err := os.WriteFile(filepath.Join(dst, there), []byte("2"), 0o644); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
 		_, errs, code := d.berth(t, "cp", "postgres:/x", dst)
