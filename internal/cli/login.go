@@ -92,7 +92,7 @@ func loginCommand() *cobra.Command {
 		if fromStdin && (password != "" || user == "") {
 			return wrongUse(cmd, errors.New("--password-stdin needs --username, and no --password"))
 		}
-		user, password, err := asked(cmd, user, password, fromStdin)
+		user, password, err := askedUntil(cmd, user, password, fromStdin)
 		if err != nil {
 			return err
 		}
@@ -107,6 +107,34 @@ func loginCommand() *cobra.Command {
 		return err
 	}
 	return cmd
+}
+
+// askedUntil is asked, until the command is interrupted. The terminal, which shows nothing while a password is typed,
+// is then as it was before.
+func askedUntil(cmd *cobra.Command, user, password string, fromStdin bool) (string, string, error) {
+	terminal, before := terminalOf(cmd.InOrStdin()), (*term.State)(nil)
+	if terminal != nil {
+		before, _ = term.GetState(int(terminal.Fd()))
+	}
+	type answer struct {
+		user, password string
+		err            error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		var a answer
+		a.user, a.password, a.err = asked(cmd, user, password, fromStdin)
+		answered <- a
+	}()
+	select {
+	case a := <-answered:
+		return a.user, a.password, a.err
+	case <-cmd.Context().Done():
+		if before != nil {
+			_ = term.Restore(int(terminal.Fd()), before)
+		}
+		return "", "", errInterrupted
+	}
 }
 
 // asked is what was said of user and password, and asked for where it was not.

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/docker/cli/cli/config"
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -252,6 +254,31 @@ func TestInterruptedCommands(t *testing.T) {
 		if out != "" || errs != want.said || code != want.code {
 			t.Errorf("%s: code %d, %q %q", command, code, out, errs)
 		}
+	}
+}
+
+// TestInterruptedLogin has ^C end berth login while it asks, with the terminal as it was and nothing kept.
+func TestInterruptedLogin(t *testing.T) {
+	d := startDaemon(t)
+	for asks, args := range map[string][]string{
+		"username: ": {"login", "registry.example"}, "password: ": {"login", "-u", "me", "registry.example"},
+	} {
+		p := sit(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		p.berth(ctx, d, args...)
+		p.sees(asks)
+		if asks == "password: " {
+			until(func() bool {
+				now, err := term.GetState(int(p.slave.Fd()))
+				return err == nil && *now != *p.before
+			})
+		}
+		cancel()
+		p.sees("interrupted")
+		p.ends(130)
+	}
+	if _, err := os.Stat(filepath.Join(config.Dir(), "config.json")); !absent(err) {
+		t.Errorf("credentials were kept: %v", err)
 	}
 }
 
