@@ -36,8 +36,7 @@ func cpCommand(a *app) *cobra.Command {
 		Example: examples("berth cp web:/etc/nginx/nginx.conf .", "berth cp site/. web:/srv",
 			"berth cp web:/var/log - >logs.tar"),
 	}
-	cmd.Flags().BoolVarP(&follow, "follow-link", "L", false, "copy what links lead to, in the container, and not the "+
-		"links")
+	cmd.Flags().BoolVarP(&follow, "follow-link", "L", false, "copy what links lead to, and not the links")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		from, inside, isFrom := place(args[0])
 		to, target, isTo := place(args[1])
@@ -46,7 +45,7 @@ func cpCommand(a *app) *cobra.Command {
 		}
 		return a.with(func(c *client) error {
 			if isTo {
-				return copyInto(cmd, c, args[0], to, target)
+				return copyInto(cmd, c, args[0], copied{container: to, path: target, follow: follow})
 			}
 			return copyOut(cmd, c, copied{container: from, path: inside, follow: follow}, args[1])
 		})
@@ -63,7 +62,7 @@ func place(text string) (container, inside string, is bool) {
 	return container, inside, true
 }
 
-// copied is what is to be copied out of a container.
+// copied is what is to be copied out of a container, or where to in one.
 type copied struct {
 	container, path string
 	follow          bool
@@ -353,8 +352,8 @@ func makeDir(root *os.Root, at string, mode fs.FileMode) error {
 }
 
 // copyInto packs files of this machine, and has the container unpack them.
-func copyInto(cmd *cobra.Command, c *client, from, word, to string) error {
-	ctx := cmd.Context()
+func copyInto(cmd *cobra.Command, c *client, from string, s copied) error {
+	ctx, word, to := cmd.Context(), s.container, s.path
 	target := path.Join("/", to)
 	if from == "-" {
 		return runInside(ctx, c, word, []string{"tar", "-x", "-f", "-", "-C", target}, cmd.InOrStdin(), io.Discard)
@@ -379,7 +378,8 @@ func copyInto(cmd *cobra.Command, c *client, from, word, to string) error {
 	there := name == "." || info.IsDir() &&
 		runInside(ctx, c, word, []string{"test", "-d", path.Join(dir, name)}, nil, io.Discard) == nil
 	r, w := io.Pipe()
-	p, packed := &packer{archive: tar.NewWriter(w), from: from, name: name, there: there}, make(chan error, 1)
+	p := &packer{archive: tar.NewWriter(w), from: from, name: name, there: there, follow: s.follow}
+	packed := make(chan error, 1)
 	go func() {
 		err := p.pack()
 		_ = w.CloseWithError(err)

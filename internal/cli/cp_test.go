@@ -98,6 +98,11 @@ func TestCopy(t *testing.T) {
 			"src/ src/d/ src/d/g=2 src/d/h=1 src/f=1 src/k->f src/l->f"},
 		"hard links, the content": {"mkdir dst; ln src/f src/d/h", "%:@/src/.", "@/dst", "d/ d/g=2 d/h=1 f=1 l->f"},
 		"a link, followed":        {"mkdir dst", "-L %:@/src/l", "@/dst", "l=1"},
+		"a link in":               {"mkdir dst", "@/src/l", "%:@/dst/n", "n->f"},
+		"a link in, followed":     {"mkdir dst", "-L @/src/l", "%:@/dst/n", "n=1"},
+		"links in, followed": {"mkdir dst o; printf 3 >o/p; ln -s ../../o src/d/o", "-L @/src", "%:@/dst/n",
+			"n/ n/d/ n/d/g=2 n/d/o/ n/d/o/p=3 n/f=1 n/l=1"},
+		"a linked directory in":   {"mkdir dst; ln -s src s", "-L @/s", "%:@/dst", "s/ s/d/ s/d/g=2 s/f=1 s/l=1"},
 		"a file in":               {"mkdir dst", "@/src/f", "%:@/dst", "f=1"},
 		"a file in, renamed":      {"mkdir dst", "@/src/f", "%:@/dst/g", "g=1"},
 		"a directory in":          {"mkdir dst", "@/src", "%:@/dst", "src/ src/d/ src/d/g=2 src/f=1 src/l->f"},
@@ -115,6 +120,27 @@ func TestCopy(t *testing.T) {
 		_, errs, code := d.berth(t, args...)
 		if got := tree(t, filepath.Join(dir, "dst")); got != c.want || code != 0 {
 			t.Errorf("%s: code %d, %q, %s, want %s", name, code, errs, got, c.want)
+		}
+	}
+}
+
+// TestCopyFollowsNoCircle copies directories in whose links lead to each other: what never ends is left out and named.
+func TestCopyFollowsNoCircle(t *testing.T) {
+	d, dir := populated(t), t.TempDir()
+	d.exec = machineOf
+	script := exec.Command("sh", "-c", "mkdir dst a b a/c; ln -s ../b a/b; ln -s ../a b/a; ln -s ../.. a/c/up; "+
+		"ln -s nowhere a/n; printf 1 >b/f")
+	script.Dir = dir
+	if out, err := script.CombinedOutput(); err != nil {
+		t.Fatal(err, string(out))
+	}
+	_, errs, code := d.berth(t, "cp", "-L", dir+"/a", "postgres:"+dir+"/dst")
+	if got := tree(t, filepath.Join(dir, "dst")); got != "a/ a/b/ a/b/f=1 a/c/" || code != 1 {
+		t.Errorf("code %d, %q, %s", code, errs, got)
+	}
+	for _, want := range []string{"/b/a leads to a directory above it", "/a/c/up leads to a directory above it", "nowhere"} {
+		if !strings.Contains(errs, want) {
+			t.Errorf("%q does not tell: %s", errs, want)
 		}
 	}
 }
@@ -341,6 +367,12 @@ func TestCopyTellsWhy(t *testing.T) {
 	_, errs, code := d.berth(t, "cp", "postgres:/no/such/thing", t.TempDir())
 	if code != 3 || !strings.Contains(errs, "copy postgres:/no/such/thing: there is no such file in the container") {
 		t.Errorf("code %d, %q", code, errs)
+	}
+	dir := t.TempDir()
+	err := errors.Join(os.MkdirAll(dir+"/dst/l/full", 0o755), os.Symlink("dst", dir+"/l"))
+	if _, errs, code := d.berth(t, "cp", dir+"/l", "postgres:"+dir+"/dst"); err != nil || code != 1 ||
+		!strings.Contains(errs, "tar in the container ended") {
+		t.Errorf("a link over a directory: %v, code %d, %q", err, code, errs)
 	}
 	d.exec = func(context.Context, *admin.ExecRequest, func() (*admin.AttachInput, error),
 		func(*admin.AttachOutput) error) error {
