@@ -350,6 +350,10 @@ func TestRefusals(t *testing.T) {
 			"\"-root=/x\" is the daemon's to say"},
 		"relative base spec": {"[runtimes.x]\npath = \"/r\"\nbase_spec = \"b.json\"\n", "F:3: runtimes.x.base_spec: " +
 			"\"b.json\" is not an absolute path"},
+		"many pids": {"[limits]\npids = 4194305\n", "F:2: limits.pids: 4194305 is more than 4194304, which is all that the " +
+			"kernel has"},
+		"handler's many pids": {"[runtimes.x]\npath = \"/r\"\npids_limit = 10000000\n", "F:3: runtimes.x.pids_limit: " +
+			"10000000 is more than 4194304, which is all that the kernel has"},
 		"handler pids": {"[runtimes.x]\npath = \"/r\"\npids_limit = -2\n", "F:3: runtimes.x.pids_limit: -2 is less " +
 			"than -1, which is no limit"},
 		"handler timeout": {"[runtimes.x]\npath = \"/r\"\ncreate_timeout = \"-1s\"\n",

@@ -459,7 +459,7 @@ var keys = []key[Config]{
 		name: "limits.pids",
 		field: of(func(c *Config) *int {
 			return &c.Limits.Pids
-		}, least("processes", 0, func(v int) string { return fmt.Sprintf("%d is negative; 0 is no limit", v) }), 0),
+		}, processes(0, func(v int) string { return fmt.Sprintf("%d is negative; 0 is no limit", v) }), 0),
 		comment: "Processes of a container that asks for no limit. 0: no limit.",
 		meaning: "processes of a container that asks for no limit; 0 is no limit",
 	},

@@ -48,7 +48,7 @@ var handlerKeys = []key[Handler]{
 		name: "pids_limit",
 		field: of(func(h *Handler) *int {
 			return &h.PidsLimit
-		}, least("processes", -1, func(v int) string { return fmt.Sprintf("%d is less than -1, which is no limit", v) }), 0),
+		}, processes(-1, func(v int) string { return fmt.Sprintf("%d is less than -1, which is no limit", v) }), 0),
 		comment: "Processes of a container that asks for no limit. 0: as limits.pids says. -1: no limit.",
 		meaning: "processes of a container that asks for no limit; 0: as `limits.pids` says; -1: no limit",
 	},

@@ -138,12 +138,18 @@ func between[N int | int64](unit string, lowest, highest N) kind[N] {
 	})
 }
 
-// least is a number without an upper bound. why says what the lowest one means.
-func least(unit string, lowest int, why func(v int) string) kind[int] {
-	k := number[int](unit)
-	return k.with(fmt.Sprintf("%s, %d or more", k.name, lowest), func(v int) string {
-		if v < lowest {
+// mostProcesses is the kernel's PID_MAX_LIMIT: pids.max takes no more.
+const mostProcesses = 4 << 20
+
+// processes is a number of processes. why says what the lowest one means.
+func processes(lowest int, why func(v int) string) kind[int] {
+	k := number[int]("processes")
+	return k.with(fmt.Sprintf("%s, %d to %d", k.name, lowest, mostProcesses), func(v int) string {
+		switch {
+		case v < lowest:
 			return why(v)
+		case v > mostProcesses:
+			return fmt.Sprintf("%d is more than %d, which is all that the kernel has", v, mostProcesses)
 		}
 		return ""
 	})
