@@ -1,9 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
+	"sync"
+	"time"
 
+	"berth/internal/admin"
 	"berth/internal/image"
 	"berth/internal/limit"
 	"berth/internal/pod"
@@ -11,9 +16,9 @@ import (
 )
 
 // serveMetrics serves the daemon's own metrics where the configuration says so.
-func serveMetrics(ctx context.Context, n *node) error {
+func serveMetrics(n *node) {
 	if n.metrics == nil {
-		return nil
+		return
 	}
 	n.metrics.Watch("berth_pods", "Pods by state.", []string{"state"}, func() []telemetry.Count {
 		return countPods(n.pods)
@@ -68,13 +73,59 @@ func serveMetrics(ctx context.Context, n *node) error {
 		bytes, _, _ := n.images.Usage()
 		return []telemetry.Count{{Value: float64(bytes)}}
 	})
-	at, wait, err := n.metrics.Serve(ctx, n.cfg.Metrics.Address, n.log)
-	if err != nil {
-		return fmt.Errorf("%w: metrics.address says so", err)
+	n.metricsPort.serve(n.background, n.metrics, n.cfg.Metrics.Address, n.log)
+}
+
+// metricsPort is where the metrics are served. An address at which the daemon cannot listen is tried again: its port is
+// somebody else's, which is no reason to have no pods, or its interface is not there yet. The zero value serves nothing.
+type metricsPort struct {
+	retry time.Duration // how long after a failure the address is tried again; 0 is metricsRetry
+
+	mu      sync.Mutex // guards problem
+	problem []admin.Problem
+}
+
+const metricsRetry = 10 * time.Second
+
+// serve serves metrics at an address, at once or in the background, until the daemon ends.
+func (p *metricsPort) serve(b *background, m *telemetry.Metrics, address string, log *slog.Logger) {
+	wait, err := p.listen(b.ctx, m, address, log)
+	b.run(func(ctx context.Context) {
+		for err != nil {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(cmp.Or(p.retry, metricsRetry)):
+				wait, err = p.listen(ctx, m, address, log)
+			}
+		}
+		wait()
+	})
+}
+
+func (p *metricsPort) listen(
+	ctx context.Context, m *telemetry.Metrics, address string, log *slog.Logger,
+) (wait func(), err error) {
+	at, wait, err := m.Serve(ctx, address, log)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case err == nil:
+		log.Info("metrics are served", "address", at.String())
+		p.problem = nil
+	case p.problem == nil:
+		what := fmt.Sprintf("%v: metrics.address says so; it is tried again and again", err)
+		log.Error("metrics are not served", "address", address, "error", err)
+		p.problem = []admin.Problem{{Message: what, Since: time.Now()}}
 	}
-	n.log.Info("metrics are served", "address", at.String())
-	n.background.running.Go(wait)
-	return nil
+	return wait, err
+}
+
+// problems are why the metrics are not served.
+func (p *metricsPort) problems() []admin.Problem {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.problem
 }
 
 // watchEvents counts what CRI's GetContainerEvents and `berth events` are sent.

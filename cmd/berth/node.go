@@ -61,6 +61,7 @@ type node struct {
 	gunzip      *inflate.Program // nil when the daemon inflates by itself
 	crew        *helper.Crew     // of unpackers
 	preload     preloads
+	metricsPort metricsPort
 	pods        *pod.Pods
 	streamNode  *streamNode
 	streams     *stream.Server
@@ -123,7 +124,8 @@ func (n *node) open(ctx context.Context) error {
 			n.log.Error("exec, attach and port-forward are not served any more: restart the daemon", "error", err)
 		}
 	})
-	return serveMetrics(n.background.ctx, n)
+	serveMetrics(n)
+	return nil
 }
 
 // openCRI gives the server of CRI, which refuses all until the daemon is ready, what it asks.

@@ -19,6 +19,7 @@ func problems(n *node) (all []admin.Problem) {
 		all = append(all, admin.Problem{Pod: s.Pod, Message: s.What, Since: s.Since})
 	}
 	all = append(all, n.preload.problems()...)
+	all = append(all, n.metricsPort.problems()...)
 	if s := n.memory.Status(); s.Problem != "" {
 		all = append(all, admin.Problem{Message: s.Problem, Since: s.Since})
 	}
