@@ -67,13 +67,14 @@ func end(ctx context.Context, ended chan<- func(), f func()) {
 	}
 }
 
-// imported notes how an import has ended.
+// imported notes how an import has ended, and has the directory be looked at when the archive may be read again.
 func (in *intake) imported(name string, id identity, images []image.Image, err error) {
 	in.reads = ""
 	f := in.files[name]
 	if f == nil || f.identity != id {
 		return // it is another file by now, or none
 	}
+	defer func() { in.lookAt = soonest(in.lookAt, f.due) }()
 	if errors.Is(err, errUnsettled) {
 		f.due = time.Now().Add(in.dir.pace.busy)
 		return

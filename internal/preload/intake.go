@@ -21,6 +21,7 @@ type intake struct {
 	watch  *watch
 	files  map[string]*file
 	todo   []string    // the files that are to be read, by name
+	lookAt time.Time   // the directory is looked at then, whatever happens before
 	reads  string      // the archive that is being imported; "" for none
 	ended  chan func() // what follows from an import or a pull that has ended
 }
@@ -51,13 +52,12 @@ func (in *intake) run(ctx context.Context) {
 	}
 	for again := true; ; {
 		began := time.Now()
-		next := began.Add(in.watch.every(in.dir.pace))
 		if again {
 			in.look(began)
-			next = soonest(next, in.plan(began))
+			in.lookAt = soonest(began.Add(in.watch.every(in.dir.pace)), in.plan(began))
 		}
-		next = soonest(next, soonest(in.begin(ctx, time.Now()), in.ledger.keep(time.Now())))
-		again = in.rest(ctx, next, max(in.dir.pace.gather, 20*time.Since(began)))
+		next := soonest(in.lookAt, soonest(in.begin(ctx, time.Now()), in.ledger.keep(time.Now())))
+		again = in.rest(ctx, next, max(in.dir.pace.gather, 20*time.Since(began))) || !time.Now().Before(in.lookAt)
 		if ctx.Err() != nil {
 			in.ledger.save()
 			return

@@ -234,6 +234,29 @@ func TestFailedPullIsTold(t *testing.T) {
 	r.problem(r.path("a.txt"), "")
 }
 
+// TestEndsDelayNoLook has pulls fail again and again, which the daemon hears of each time. What is planned for a time is
+// done all the same: a list and an archive are read that have just been put there.
+func TestEndsDelayNoLook(t *testing.T) {
+	r := newRig(t)
+	r.pulling = func(name string) error {
+		if name == a {
+			return errRegistry
+		}
+		return nil
+	}
+	r.open()
+	r.d.pace.every, r.d.pace.blind = time.Hour, time.Hour
+	r.d.pace.settled = 300 * time.Millisecond
+	r.d.pace.retry.First, r.d.pace.retry.Max = 10*time.Millisecond, 10*time.Millisecond
+	r.put("a.txt", a)
+	r.d.Start()
+	r.eventually("the first list is read", func() bool { return len(of(r.store, asked)) > 2 })
+	r.put("b.txt", b)
+	r.has(b)
+	r.put("c.tar", c)
+	r.has(c)
+}
+
 // TestRemovedImages wants pinned images back, from an archive and from a registry, and leaves removed those that are
 // not pinned: a garbage collection would remove them again.
 func TestRemovedImages(t *testing.T) {
@@ -347,6 +370,22 @@ type refusing struct {
 func (s *refusing) Import(context.Context, io.Reader, func(progress.Event)) ([]image.Image, error) {
 	s.reads.Add(1)
 	return nil, fail.New(s.kind, "not this one")
+}
+
+// TestArchiveIsReadAgainInTime has an import fail that may succeed the next time: that comes when it is due, long before
+// the directory is looked at anyway.
+func TestArchiveIsReadAgainInTime(t *testing.T) {
+	r := newRig(t)
+	s := &refusing{store: r.store, kind: errdefs.ErrUnavailable}
+	r.put("a.tar", "some gigabytes")
+	r.open()
+	d := Open(Config{Path: r.dir, Pin: true, Store: s, SetPins: r.setPins, Record: r.record,
+		Log: slog.New(slog.DiscardHandler)})
+	d.pace = r.d.pace
+	d.pace.every, d.pace.blind = time.Hour, time.Hour
+	d.Start()
+	defer d.Close()
+	r.eventually("it is read again and again", func() bool { return s.reads.Load() > 2 })
 }
 
 // TestArchiveThatCannotComeRight has archives that have no image for this machine, that cannot be unpacked here, and
