@@ -74,7 +74,7 @@ func prepare(dir, mountpoint string, o Options) error {
 	if err := makeDirs(dir, o); err != nil {
 		return err
 	}
-	if o.ReadOnly && rootIsImplied(o.Lower[0]) {
+	if o.ReadOnly && rootIsImplied(o.Lower[0]) && len(o.Lower) < MaxLayers { // or the root is as the topmost layer has it
 		o.Lower = append([]string{filepath.Join(dir, "upper")}, o.Lower...)
 	}
 	if o.ReadOnly && len(o.Lower) == 1 { // only an overlay can show files by another label, and it needs two layers

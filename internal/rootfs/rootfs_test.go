@@ -305,6 +305,21 @@ func TestImpliedRoot(t *testing.T) {
 	}
 }
 
+// TestImpliedRootOfManyLayers mounts as many layers as the kernel takes, which leaves no place for a root of their own.
+func TestImpliedRootOfManyLayers(t *testing.T) {
+	base := needRoot(t)
+	lower := layers(t, base, MaxLayers)
+	must(t, unix.Setxattr(lower[0], ImpliedRoot, []byte("y"), 0))
+	at := filepath.Join(base, "m")
+	for _, readOnly := range []bool{false, true} {
+		must(t, Prepare(filepath.Join(base, "d"), at, Options{Lower: lower, ReadOnly: readOnly}))
+		if content(t, at+"/all") != "0" || content(t, fmt.Sprint(at, "/own", MaxLayers-1)) != fmt.Sprint(MaxLayers-1) {
+			t.Errorf("read-only %t: not all layers are there", readOnly)
+		}
+		must(t, Unmount(at))
+	}
+}
+
 func mountOldAnywhere(dir, mountpoint string, o Options) error {
 	return mountOld(dir, mountpoint, o, inDir)
 }
