@@ -407,7 +407,7 @@ func TestMonitorKilledInAStart(t *testing.T) {
 			})
 			g.hasSaid(ctr, "begun\n")
 			g.ok(g.KillAll(t.Context(), g.pod, ctr))
-			if e := g.exit(ctr); e.Signal != 9 {
+			if e := g.exit(ctr); !honest(e, 128+9) {
 				t.Errorf("exit %+v", e)
 			}
 			if said := g.said(ctr); said != "begun\n" {
@@ -458,7 +458,7 @@ func TestOutputBeforeARepeatedStart(t *testing.T) {
 	g.ok(g.Start(t.Context(), g.pod, ctr, g.log(ctr), deadline))
 	g.within(5*time.Second, "what it wrote is in the log", func() bool { return g.said(ctr) == "begun\nbegun\n" })
 	g.ok(g.KillAll(t.Context(), g.pod, ctr))
-	if e := g.exit(ctr); e.Signal != 9 {
+	if e := g.exit(ctr); !honest(e, 128+9) {
 		t.Errorf("exit %+v", e)
 	}
 }
