@@ -59,6 +59,8 @@ func TestEnvironment(t *testing.T) {
 			{"image", "entry:latest", "echo $FROM $KEPT", "image image", nil},
 			{"request-wins", "entry:latest", "echo $FROM $KEPT", "request image", env("FROM=request")},
 			{"odd-values", "busybox:latest", `echo "$A|$B|$C"`, "x=y||a b", env("A=x=y", "B=", "C=a b")},
+			// The OCI spec is JSON, which has no other bytes.
+			{"not-utf8", "busybox:latest", `printf %s "$A" | od -An -tx1`, "61 ef bf bd", env("A=a\xff")},
 			{"default-path", "noenv:latest", "echo $PATH",
 				"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", nil},
 			{"hostname", "busybox:latest", "env | grep ^HOSTNAME=", "HOSTNAME=env-host", nil},
