@@ -77,7 +77,8 @@ func serveMetrics(n *node) {
 }
 
 // metricsPort is where the metrics are served. An address at which the daemon cannot listen is tried again: its port is
-// somebody else's, which is no reason to have no pods, or its interface is not there yet. The zero value serves nothing.
+// somebody else's, which is no reason to have no pods, or its interface is not there yet. The zero value serves
+// nothing.
 type metricsPort struct {
 	retry time.Duration // how long after a failure the address is tried again; 0 is metricsRetry
 

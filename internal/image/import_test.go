@@ -183,8 +183,8 @@ func TestImportRefuses(t *testing.T) {
 	sound(t, s)
 }
 
-// TestImportKeepsNoDocuments lists an image whose config becomes megabytes of structures under many names. What is found
-// in the archive is kept until all of it is admitted.
+// TestImportKeepsNoDocuments lists an image whose config becomes megabytes of structures under many names. What is
+// found in the archive is kept until all of it is admitted.
 func TestImportKeepsNoDocuments(t *testing.T) {
 	const entries, most = 40, 30 << 20
 	img := editConfig(t, imageOf(t, gz(t, file("a", "1"))), func(cf *v1.ConfigFile) {
@@ -200,7 +200,8 @@ func TestImportKeepsNoDocuments(t *testing.T) {
 	for form, data := range map[string][]byte{"layout": ociTar(t, tags), "docker's": dockerTar(t, tags)} {
 		dir := t.TempDir()
 		a, err := archive.Read(t.Context(), bytes.NewReader(data), archive.Place{
-			Dir: dir, Disk: gauge(s.pipeline), Bytes: limit.ArchiveBytes.At(1 << 30), Document: limit.ArchiveDocument.At(4 << 20),
+			Dir: dir, Disk: gauge(s.pipeline), Bytes: limit.ArchiveBytes.At(1 << 30),
+			Document: limit.ArchiveDocument.At(4 << 20),
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -234,8 +234,8 @@ func TestFailedPullIsTold(t *testing.T) {
 	r.problem(r.path("a.txt"), "")
 }
 
-// TestEndsDelayNoLook has pulls fail again and again, which the daemon hears of each time. What is planned for a time is
-// done all the same: a list and an archive are read that have just been put there.
+// TestEndsDelayNoLook has pulls fail again and again, which the daemon hears of each time. What is planned for a time
+// is done all the same: a list and an archive are read that have just been put there.
 func TestEndsDelayNoLook(t *testing.T) {
 	r := newRig(t)
 	r.pulling = func(name string) error {
@@ -372,8 +372,8 @@ func (s *refusing) Import(context.Context, io.Reader, func(progress.Event)) ([]i
 	return nil, fail.New(s.kind, "not this one")
 }
 
-// TestArchiveIsReadAgainInTime has an import fail that may succeed the next time: that comes when it is due, long before
-// the directory is looked at anyway.
+// TestArchiveIsReadAgainInTime has an import fail that may succeed the next time: that comes when it is due, long
+// before the directory is looked at anyway.
 func TestArchiveIsReadAgainInTime(t *testing.T) {
 	r := newRig(t)
 	s := &refusing{store: r.store, kind: errdefs.ErrUnavailable}
