@@ -25,6 +25,10 @@ type Op struct {
 	Ends func(running string) bool
 	// Abandon ends the operation when no caller has waited for it for so long. Zero lets it finish.
 	Abandon time.Duration
+	// Entered, unless nil, is called each time the caller is let in: to begin the operation, which has not run yet then,
+	// or to wait for one that runs. A caller whose context has ended before is not. The lane is locked meanwhile: it must
+	// return at once.
+	Entered func(begins bool)
 }
 
 // ErrAbandoned is the cause of an operation's end when no caller waited for it any more.
@@ -126,6 +130,9 @@ const (
 func (l *Lane) enter(base context.Context, o Op) (*run, way) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if o.Entered != nil {
+		o.Entered(l.cur == nil)
+	}
 	if r := l.cur; r != nil {
 		if r.op.Kind == o.Kind && r.op.Key == o.Key && !r.ended {
 			r.waiters++

@@ -143,19 +143,19 @@ func noteContainerStop(l *container) {
 
 func (l *container) stop(ctx context.Context, timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)
-	l.deadline.by(deadline)
-	return l.lane.Do(l.work.ctx, ctx, op.Op{Kind: opCtrStop, Ends: endsBegin, Run: func(ctx context.Context) error {
+	o := op.Op{Kind: opCtrStop, Ends: endsBegin, Entered: l.deadline.entered(deadline)}
+	o.Run = func(ctx context.Context) error {
 		if err := l.end(ctx, deadline); err != nil {
 			return err
 		}
 		l.notifier.containerEnded(ctx, l)
 		return nil
-	}})
+	}
+	return l.lane.Do(l.work.ctx, ctx, o)
 }
 
 // end runs in the container's lane. It depends on no monitor: where a monitor does not answer, the kernel does.
 func (l *container) end(ctx context.Context, deadline time.Time) error {
-	defer l.deadline.clear()
 	c := l.record()
 	if c == nil || !c.Live() {
 		return nil
@@ -243,12 +243,14 @@ func noteContainerRemoval(l *container) {
 }
 
 func (l *container) remove(ctx context.Context) error {
-	l.deadline.by(time.Now()) // a stop in flight is not waited out
-	return l.lane.Do(l.work.ctx, ctx, op.Op{Kind: opCtrRemove, Ends: endsBegin, Run: func(ctx context.Context) error {
+	o := op.Op{Kind: opCtrRemove, Ends: endsBegin}
+	o.Entered = l.deadline.entered(time.Now()) // a stop in flight is not waited out
+	o.Run = func(ctx context.Context) error {
 		if err := l.end(ctx, time.Now()); err != nil {
 			return err
 		}
 		l.notifier.containerEnded(ctx, l)
 		return l.undo(ctx)
-	}})
+	}
+	return l.lane.Do(l.work.ctx, ctx, o)
 }

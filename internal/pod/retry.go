@@ -103,6 +103,18 @@ type stopDeadline struct{ brought chan time.Time }
 
 func newStopDeadline() stopDeadline { return stopDeadline{make(chan time.Time, 1)} }
 
+// entered is for an operation that ends at a deadline. One that begins has no other: what was asked of one before it is
+// forgotten, whether that came to its wait or not. A caller that finds one under way brings its deadline forward.
+func (h stopDeadline) entered(deadline time.Time) func(begins bool) {
+	return func(begins bool) {
+		if begins {
+			h.clear()
+			return
+		}
+		h.by(deadline)
+	}
+}
+
 // by brings the deadline forward to at; a later one than what was asked for already changes nothing.
 func (h stopDeadline) by(at time.Time) {
 	for {

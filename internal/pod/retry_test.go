@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -44,4 +45,34 @@ func TestFailureBesideASuccessIsRetried(t *testing.T) {
 	}
 	p.stuck(errors.New("the first try failed"), again)
 	wait(t, "the second try", func() bool { return tries.Load() == 2 })
+}
+
+// TestStopThatWasNotLetInLeavesNoDeadline ends a container whose earlier stop or removal came from a client that had
+// gone: it did not begin, and must not shorten what comes after it.
+func TestStopThatWasNotLetInLeavesNoDeadline(t *testing.T) {
+	b := open(t)
+	_, ctr := started(t, b)
+	b.drv.deaf = true
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	for name, call := range map[string]func() error{
+		"stop":   func() error { return b.StopContainer(gone, ctr, 0) },
+		"remove": func() error { return b.RemoveContainer(gone, ctr) },
+	} {
+		if err := call(); !errors.Is(err, context.Canceled) {
+			t.Fatalf("%s of a client that has gone: %v", name, err)
+		}
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- b.StopContainer(t.Context(), ctr, time.Hour) }()
+	wait(t, "the stop signal", func() bool { b.drv.mu.Lock(); defer b.drv.mu.Unlock(); return len(b.drv.signals) == 1 })
+	select {
+	case err := <-ended:
+		t.Fatalf("the container was killed at once: %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	if err := b.RemoveContainer(t.Context(), ctr); err != nil {
+		t.Error(err)
+	}
+	<-ended
 }
