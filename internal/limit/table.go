@@ -234,6 +234,12 @@ var (
 		Name: "containers of a pod, those that have ended among them", Limit: 1000, Beyond: refused,
 		Advice: "remove those that have ended",
 	})
+	// PodRecord is less than what a daemon reads again: what happens to the pod is still written.
+	PodRecord = define(Budget{
+		Name: "size of the record of a pod, with the requests of its containers, those that have ended among them",
+		Unit: Bytes, Limit: 48 << 20, Beyond: "has what was asked for refused",
+		Advice: "remove containers that have ended, or ask for fewer variables",
+	})
 	// PodInterfaces keeps the metrics of 100 pods that make as many as they can below Message.
 	PodInterfaces = define(Budget{
 		Name: "interfaces of a pod in its stats and metrics, without veth*, docker*, nerdctl* and lo*", Limit: 64,

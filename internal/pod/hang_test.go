@@ -37,7 +37,7 @@ func (f *frozen) melt() {
 	}
 }
 
-func (f *frozen) write(path string, r *sandbox.Record) error {
+func (f *frozen) write(path string, r *sandbox.Record, most int) error {
 	f.mu.Lock()
 	thaw := f.thaw
 	if thaw != nil {
@@ -47,7 +47,7 @@ func (f *frozen) write(path string, r *sandbox.Record) error {
 	if thaw != nil {
 		<-thaw
 	}
-	return sandbox.RecordKind.Write(path, r)
+	return sandbox.RecordKind.WriteWithin(path, r, most)
 }
 
 func (f *frozen) held() int {

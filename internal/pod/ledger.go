@@ -15,6 +15,8 @@ import (
 	"berth/internal/diskspace"
 	"berth/internal/fail"
 	"berth/internal/fault"
+	"berth/internal/limit"
+	"berth/internal/record"
 	"berth/internal/sandbox"
 )
 
@@ -31,7 +33,8 @@ type ledger struct {
 	// its monotonic reading, so that a clock that is set back meanwhile makes nobody wait longer.
 	writing atomic.Pointer[time.Time]
 
-	put func(path string, r *sandbox.Record) error // writes a record; another in tests
+	// put writes a record of so many bytes at most; another in tests.
+	put func(path string, r *sandbox.Record, most int) error
 	// turn is held by whoever writes to the disk, so that writes are in order. mu is never held meanwhile: a disk that
 	// hangs keeps no caller from reading or publishing.
 	turn chan struct{}
@@ -62,7 +65,8 @@ const (
 
 // update changes the record: fn changes a copy, which is written and then published. It may be called again, where
 // something else is published during the write. why names the fault points around the write. A disk that hangs ends it
-// with ctx, or after updateWait; nothing is changed then.
+// with ctx, or after updateWait; nothing is changed then. Nor is it where the record would be larger than
+// limit.PodRecord.
 func (l *ledger) update(ctx context.Context, why string, fn func(*sandbox.Record) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, updateWait, errGivenUp)
 	defer cancel()
@@ -81,7 +85,7 @@ func (l *ledger) update(ctx context.Context, why string, fn func(*sandbox.Record
 		return err
 	}
 	written := make(chan error, 1)
-	go func() { written <- writeRecord(l, why, next) }()
+	go func() { written <- writeRecord(l, why, next, int(limit.PodRecord.Limit)) }()
 	select {
 	case err = <-written:
 	case <-ctx.Done():
@@ -138,9 +142,9 @@ func diskHangs(l *ledger, why string, ended error) error {
 		id, why, l.root, ended, syscall.ETIMEDOUT)
 }
 
-// publish is update for what has already happened or must go on whatever the disk says: an exit, a step of a removal.
-// The change is published at once. Then it is written; a disk that is full, read-only or broken, or hangs, does not
-// stop it: the record is written as soon as the disk takes it.
+// publish is update for what has already happened or must go on whatever the disk says, and however large the record
+// is: an exit, a step of a removal. The change is published at once. Then it is written; a disk that is full, read-only
+// or broken, or hangs, does not stop it: the record is written as soon as the disk takes it.
 func (l *ledger) publish(why string, fn func(*sandbox.Record) error) error {
 	b, err := l.publishAsync(why, fn)
 	if err == nil {
@@ -203,7 +207,7 @@ func drainWrites(l *ledger) {
 			<-l.turn
 			return
 		}
-		b.err = writeRecord(l, b.why, r)
+		b.err = writeRecord(l, b.why, r, record.MaxSize)
 		noteWrite(l, b, r)
 		<-l.turn
 		close(b.done)
@@ -288,7 +292,8 @@ func ofDisk(err error) bool {
 	return errors.As(err, &errno)
 }
 
-func writeRecord(l *ledger, why string, r *sandbox.Record) error {
+// writeRecord writes a record of so many bytes at most.
+func writeRecord(l *ledger, why string, r *sandbox.Record, most int) error {
 	began := time.Now()
 	l.writing.Store(&began)
 	defer l.writing.Store(nil)
@@ -297,7 +302,11 @@ func writeRecord(l *ledger, why string, r *sandbox.Record) error {
 			return err
 		}
 	}
-	if err := l.put(l.path, r); err != nil {
+	err := l.put(l.path, r, most)
+	if large := (*record.SizeError)(nil); errors.As(err, &large) {
+		err = limit.PodRecord.Check(int64(large.Size))
+	}
+	if err != nil {
 		return fmt.Errorf("pod %s: %w", r.ID, diskspace.Explain(err, l.root, diskspace.MakeRoom))
 	}
 	l.dirty(l.path)

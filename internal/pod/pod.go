@@ -59,7 +59,9 @@ func (s *Pods) makePod(r *sandbox.Record, ours bool) *pod {
 	}
 	p.ledger.path, p.ledger.dirty, p.ledger.log = s.cfg.Record(r.ID), s.cfg.Dirty, s.cfg.Log.With("pod", r.ID)
 	p.ledger.root, p.ledger.feed, p.ledger.announced = s.cfg.Root, &s.Feed, r.State != sandbox.Creating
-	p.ledger.put = func(path string, r *sandbox.Record) error { return sandbox.RecordKind.Write(path, r) }
+	p.ledger.put = func(path string, r *sandbox.Record, most int) error {
+		return sandbox.RecordKind.WriteWithin(path, r, most)
+	}
 	p.ledger.turn = make(chan struct{}, 1)
 	p.ledger.later = func() {
 		s.worker.retry(func() error {

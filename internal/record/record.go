@@ -28,8 +28,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxSize bounds what Read takes into memory, in bytes. The largest real record, a pod of a hundred containers with the
-// largest annotations Kubernetes allows, is under 40 MiB.
+// MaxSize bounds what Read takes into memory, in bytes, and so what is written. The largest real record, a pod of a
+// hundred containers with the largest annotations Kubernetes allows, is under 40 MiB.
 const MaxSize = 64 << 20
 
 const magic = "berth-record"
@@ -68,11 +68,25 @@ func (e *VersionError) Error() string {
 		e.Path, e.Kind, e.Found, e.Oldest, e.Version)
 }
 
+// SizeError says that a record would be larger than it may be. It is not written then.
+type SizeError struct {
+	Kind       string
+	Size, Most int // in bytes
+}
+
+func (e *SizeError) Error() string {
+	return fmt.Sprintf("a %s record would have %d bytes, and may have %d", e.Kind, e.Size, e.Most)
+}
+
 var tempSeq atomic.Uint64
 
 // Write replaces the record at path by v. The directory must exist. It does not wait for the disk.
-func (k Kind) Write(path string, v any) error {
-	data, err := k.encode(v)
+func (k Kind) Write(path string, v any) error { return k.WriteWithin(path, v, MaxSize) }
+
+// WriteWithin is Write of a record that may have so many bytes, MaxSize at most. The error is a *SizeError where it
+// would have more.
+func (k Kind) WriteWithin(path string, v any, most int) error {
+	data, err := k.encode(v, min(most, MaxSize))
 	if err != nil {
 		return err
 	}
@@ -83,7 +97,7 @@ func (k Kind) Write(path string, v any) error {
 // renames replaces a record that a power cut must not cost: some file systems keep a rename and lose what was
 // renamed.
 func (k Kind) Stage(file string, v any) error {
-	data, err := k.encode(v)
+	data, err := k.encode(v, MaxSize)
 	if err != nil {
 		return err
 	}
@@ -93,13 +107,16 @@ func (k Kind) Stage(file string, v any) error {
 	return nil
 }
 
-func (k Kind) encode(v any) ([]byte, error) {
+func (k Kind) encode(v any, most int) ([]byte, error) {
 	body, err := json.Marshal(v)
 	if err != nil {
 		return nil, fmt.Errorf("encode %s record: %w", k.Name, err)
 	}
 	sum := sha256.Sum256(body)
 	head := fmt.Sprintf("%s %s v%d sha256=%s len=%d\n", magic, k.Name, k.Version, hex.EncodeToString(sum[:]), len(body))
+	if size := len(head) + len(body); size > most {
+		return nil, &SizeError{k.Name, size, most}
+	}
 	return append([]byte(head), body...), nil
 }
 

@@ -57,6 +57,38 @@ func TestReadsOlderRefusesOthers(t *testing.T) {
 	}
 }
 
+// TestWritesNothingThatIsNotReadAgain has a record be as large as it may be, a byte larger, and larger than Read takes.
+func TestWritesNothingThatIsNotReadAgain(t *testing.T) {
+	path := write(t, kind, pear{"green"})
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := int(info.Size())
+	if err := kind.WriteWithin(path, pear{"black"}, size); err != nil {
+		t.Error(err)
+	}
+	staged, large := path+".new", pear{strings.Repeat("x", MaxSize)}
+	for name, err := range map[string]error{
+		"a byte more": kind.WriteWithin(path, pear{"white"}, size-1),
+		"any bound":   kind.WriteWithin(path, large, 2*MaxSize),
+		"no bound":    kind.Write(path, large),
+		"staged":      kind.Stage(staged, large),
+	} {
+		var e *SizeError
+		if !errors.As(err, &e) || e.Size <= e.Most {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := os.Lstat(staged); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the staged file: %v", err)
+	}
+	var got pear
+	if _, err := kind.Read(path, &got); err != nil || got.Colour != "black" {
+		t.Errorf("the record: %+v, %v", got, err)
+	}
+}
+
 func TestDamageIsFound(t *testing.T) {
 	cases := map[string]func(string) string{
 		"flipped byte": func(s string) string { return strings.Replace(s, "green", "grean", 1) },
