@@ -201,7 +201,7 @@ type rates struct {
 }
 
 // rate fills in what u used in a second, since the newest sample that is old enough. What began lately used nothing
-// when it began; where that is not known, began is zero.
+// when it began; where that is not known, began is zero, or ahead of a clock that was set back.
 func (s *rates) rate(id sandbox.ID, began time.Time, u *Use) {
 	if !u.CPU.Known {
 		return
@@ -215,7 +215,7 @@ func (s *rates) rate(id sandbox.ID, began time.Time, u *Use) {
 		return now.at.Sub(old.at) > rateLongest ||
 			old.used > now.used
 	})
-	if len(ring) == 0 && now.at.Sub(began) < rateLongest {
+	if since := now.at.Sub(began); len(ring) == 0 && since >= 0 && since < rateLongest {
 		ring = append(ring, sample{began, 0})
 	}
 	base := 0

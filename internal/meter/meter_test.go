@@ -55,6 +55,19 @@ func TestRates(t *testing.T) {
 	}
 }
 
+// TestRateAfterTheClockWasSetBack asks about what began an hour ahead of the clock: its rate is known a second after
+// the first question.
+func TestRateAfterTheClockWasSetBack(t *testing.T) {
+	var s rates
+	now := time.Now()
+	ahead := now.Add(time.Hour)
+	s.ask("a", ahead, now, time.Second)
+	u, ok := s.ask("a", ahead, now.Add(time.Second), 3*time.Second/2)
+	if !ok || u.NanoCores != uint64(time.Second/2) {
+		t.Errorf("%d nanocores, %v", u.NanoCores, ok)
+	}
+}
+
 // What is asked about for an hour every second keeps few samples, and what is not asked about any more none.
 func TestRatesKeepLittle(t *testing.T) {
 	var s rates

@@ -157,8 +157,9 @@ func (p *pod) claimContainer(
 			return sandbox.InContainer("", cfg.Metadata.Name, p.id, err)
 		}
 		r.Containers = append(r.Containers, &sandbox.Container{
-			ID: id, State: sandbox.Creating, CreatedAt: time.Now(), Digest: want, Config: m,
-			Image: img.ID, ImageRef: img.Ref, Volumes: img.Record(), Layers: img.AllLayers(), StopSignal: sig,
+			ID: id, State: sandbox.Creating, Digest: want, Config: m,
+			CreatedAt: p.s.Catalog.index.Load().created(r.Config.Get().GetMetadata(), cfg.Metadata.Name),
+			Image:     img.ID, ImageRef: img.Ref, Volumes: img.Record(), Layers: img.AllLayers(), StopSignal: sig,
 			Cgroup:  p.bundle.Cgroup(r, id),
 			Storage: storage, LogLimit: logs,
 		})

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 	"unicode"
 
 	"github.com/containerd/errdefs"
@@ -106,7 +105,7 @@ func digest(m proto.Message, more ...string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// newPod makes the pod of a request. Nothing of it is on the host yet.
+// newPod makes the pod of a request. Nothing of it is on the host yet. The catalog's mu is held.
 func (s *Pods) newPod(want request) (*pod, error) {
 	m, err := sandbox.NewPodConfig(want.cfg)
 	if err != nil {
@@ -117,8 +116,9 @@ func (s *Pods) newPod(want request) (*pod, error) {
 		return nil, err
 	}
 	p := s.makePod(&sandbox.Record{
-		ID: sandbox.NewID(), State: sandbox.Creating, CreatedAt: time.Now(), Boot: s.cfg.Boot,
-		Handler: want.handler, Runtime: want.using.Name, Using: &want.using, Digest: want.digest, Config: m, SELinux: labels,
+		ID: sandbox.NewID(), State: sandbox.Creating, CreatedAt: s.Catalog.index.Load().created(want.cfg.Metadata, ""),
+		Boot: s.cfg.Boot, Handler: want.handler, Runtime: want.using.Name, Using: &want.using, Digest: want.digest,
+		Config: m, SELinux: labels,
 	}, true)
 	close(p.adopted)
 	s.bundle.WarnConverted(p.record())

@@ -59,11 +59,8 @@ func sandboxesBefore(p *pod) (all []*pod) {
 		return nil
 	}
 	m := r.Config.Get().GetMetadata()
-	for _, q := range p.s.Catalog.index.Load().pods {
-		r := q.record()
-		of := r.Config.Get().GetMetadata()
-		if r.ByHand() && of.GetName() == m.GetName() && of.GetNamespace() == m.GetNamespace() && of.GetUid() == m.GetUid() &&
-			of.GetAttempt() < m.GetAttempt() {
+	for q := range p.s.Catalog.index.Load().attempts(m) {
+		if r := q.record(); r.ByHand() && r.Config.Get().GetMetadata().GetAttempt() < m.GetAttempt() {
 			all = append(all, q)
 		}
 	}
