@@ -76,12 +76,16 @@ func recordOf(s *Pods, id sandbox.ID, d damaged) (*sandbox.Record, error) {
 			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: options},
 		},
 	})
-	r := &sandbox.Record{ID: id, State: sandbox.Stopping, Handler: i.Handler, Digest: unknown, Config: m}
+	r := &sandbox.Record{
+		ID: id, State: sandbox.Stopping, CreatedAt: i.Created, Handler: i.Handler, Digest: unknown, Config: m,
+	}
 	if d.mayLive {
 		r.Boot = s.cfg.Boot
 	}
-	if info, err := os.Stat(s.cfg.Pod(id)); err == nil {
-		r.CreatedAt = info.ModTime()
+	if r.CreatedAt.IsZero() { // the identity is of an earlier release: the pod was made before this
+		if info, err := os.Stat(s.cfg.Pod(id)); err == nil {
+			r.CreatedAt = info.ModTime()
+		}
 	}
 	return r, err
 }

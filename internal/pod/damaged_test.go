@@ -5,6 +5,7 @@ import (
 	"os"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -218,5 +219,44 @@ func TestDamagedPodKeepsItsNameAlone(t *testing.T) {
 		if errdefs.IsUnavailable(err) != c.refused || (err != nil) != c.refused {
 			t.Errorf("%s/%s: %v", c.namespace, c.name, err)
 		}
+	}
+}
+
+// TestDamagedRecordKeepsItsAge spoils the record of a sandbox in whose place another has come, after it was written
+// last: the sandbox is still the older one, or a kubelet would take it for the pod's last and end the other.
+func TestDamagedRecordKeepsItsAge(t *testing.T) {
+	b := open(t)
+	first, err := b.Run(t.Context(), podConfig("a"), "")
+	if err == nil {
+		err = b.Stop(t.Context(), first)
+	}
+	cfg := podConfig("a")
+	cfg.Metadata.Attempt = 1
+	next, e := b.Run(t.Context(), cfg, "")
+	if err = errors.Join(err, e); err != nil {
+		t.Fatal(err)
+	}
+	was, err := b.Catalog.Get(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.end(t)
+	later := time.Now().Add(time.Second) // the flusher's work
+	if err := errors.Join(os.WriteFile(b.cfg.Record(first), []byte("?"), 0o600),
+		os.Chtimes(b.cfg.Pod(first), later, later)); err != nil {
+		t.Fatal(err)
+	}
+	b.reopen(t)
+	if _, damaged := b.Catalog.index.Load().damaged[first]; !damaged {
+		t.Fatal("the record can be read")
+	}
+	older, err := b.Catalog.Get(first)
+	newer, e := b.Catalog.Get(next)
+	if err = errors.Join(err, e); err != nil {
+		t.Fatal(err)
+	}
+	if !older.CreatedAt.Equal(was.CreatedAt) || !older.CreatedAt.Before(newer.CreatedAt) {
+		t.Errorf("the first was created at %v, and told at %v, the next at %v", was.CreatedAt, older.CreatedAt,
+			newer.CreatedAt)
 	}
 }

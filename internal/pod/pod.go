@@ -86,6 +86,7 @@ func identityOf(r *sandbox.Record) identity.Identity {
 	m := r.Config.Get().GetMetadata()
 	i := identity.Identity{
 		Namespace: m.GetNamespace(), Name: m.GetName(), UID: m.GetUid(), Attempt: m.GetAttempt(), Handler: r.Handler,
+		Created: r.CreatedAt,
 	}
 	for _, c := range r.Containers {
 		i.Layers = append(i.Layers, c.Layers...)

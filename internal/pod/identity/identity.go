@@ -10,10 +10,11 @@
 //	uid=<value>
 //	attempt=<number>
 //	handler=<value>
+//	created=<time>
 //	layer=<id>
 //
-// Values are percent-encoded, lines end with a newline, layers are appended as containers come, and lines of other
-// names are passed over.
+// Values are percent-encoded, the time is one of RFC 3339 in UTC, lines end with a newline, layers are appended as
+// containers come, and lines of other names are passed over.
 package identity
 
 import (
@@ -25,6 +26,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"berth/internal/limit"
 )
@@ -37,6 +39,8 @@ type Identity struct {
 	Attempt              uint32
 	Handler              string // the runtime handler that was asked for
 	Layers               []string
+	// Created is the record's CreatedAt; zero where an earlier release wrote the file.
+	Created time.Time
 }
 
 // File is the file of one pod. Its methods may be called concurrently.
@@ -58,8 +62,9 @@ func (f *File) Create(i Identity) error {
 }
 
 func (f *File) create(i Identity) error {
-	text := fmt.Appendf(nil, "%s\nnamespace=%s\nname=%s\nuid=%s\nattempt=%d\nhandler=%s\n", head,
-		url.QueryEscape(i.Namespace), url.QueryEscape(i.Name), url.QueryEscape(i.UID), i.Attempt, url.QueryEscape(i.Handler))
+	text := fmt.Appendf(nil, "%s\nnamespace=%s\nname=%s\nuid=%s\nattempt=%d\nhandler=%s\ncreated=%s\n", head,
+		url.QueryEscape(i.Namespace), url.QueryEscape(i.Name), url.QueryEscape(i.UID), i.Attempt, url.QueryEscape(i.Handler),
+		url.QueryEscape(i.Created.UTC().Format(time.RFC3339Nano)))
 	for _, l := range i.Layers {
 		text = appendLayer(text, l)
 	}
@@ -181,6 +186,8 @@ func Read(path string) (Identity, error) {
 			i.UID = v
 		case "handler":
 			i.Handler = v
+		case "created":
+			i.Created, _ = time.Parse(time.RFC3339Nano, v)
 		case "layer":
 			i.Layers = append(i.Layers, v)
 		case "attempt":

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+	"time"
 )
 
 var web = Identity{
@@ -18,7 +19,9 @@ func known() Identity { return web }
 
 func TestFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "identity")
-	if err := Of(path).Create(web); err != nil {
+	made := web
+	made.Created = time.Date(2026, 11, 29, 22, 0, 0, 123456789, time.FixedZone("", 3600))
+	if err := Of(path).Create(made); err != nil {
 		t.Fatal(err)
 	}
 	f := Of(path) // as of a daemon that was restarted
@@ -28,6 +31,7 @@ func TestFile(t *testing.T) {
 		}
 	}
 	want := web
+	want.Created = made.Created.UTC()
 	want.Layers = []string{"d1111", "c2222", "d3333"}
 	if got, err := Read(path); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v", got, err)
