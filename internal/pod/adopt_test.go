@@ -167,3 +167,24 @@ func sleeper(t *testing.T, lives bool) runtime.Process {
 	}
 	return runtime.Process{PID: cmd.Process.Pid, StartTime: start}
 }
+
+// TestPodThatIsAskedForDuringTheRecovery has a client's pod be in the index, and not in its lane yet, when the recovery
+// comes to it: it is not what an earlier daemon left in the making.
+func TestPodThatIsAskedForDuringTheRecovery(t *testing.T) {
+	b := open(t)
+	cfg := podConfig("a")
+	h, _, err := b.bundle.Handlers.Spec("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := request{cfg: cfg, using: h, digest: digest(cfg, "")}
+	p, err := b.Catalog.claim(cfg.Metadata, func() (*pod, error) { return b.newPod(want) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	adoptFirst(t.Context(), p)
+	resume(t.Context(), p)
+	if id, err := b.Run(t.Context(), cfg, ""); err != nil || id != p.id {
+		t.Errorf("the pod is %s, and was to be %s: %v", id, p.id, err)
+	}
+}

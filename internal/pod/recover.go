@@ -247,7 +247,9 @@ func resume(ctx context.Context, p *pod) {
 	r := p.rec.Load()
 	switch r.State {
 	case sandbox.Creating, sandbox.Removing:
-		_ = removePod(ctx, p)
+		if !p.ours { // one of this daemon's has a caller, who is about to make it or remove it
+			_ = removePod(ctx, p)
+		}
 		return
 	case sandbox.Stopping:
 		_ = stopPod(ctx, p)
