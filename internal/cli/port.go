@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"strconv"
 	"strings"
 	"syscall"
@@ -67,26 +66,6 @@ func printPorts(cmd *cobra.Command, c *client, args []string) error {
 		return fail.New(errdefs.ErrNotFound, "no port of this machine leads to port %s of %s", args[1], args[0])
 	}
 	return nil
-}
-
-// samePort reports whether no two pods can have these ports of the machine.
-func samePort(a, b *runtimeapi.PortMapping) bool {
-	return a.GetHostPort() == b.GetHostPort() && a.GetProtocol() == b.GetProtocol() &&
-		(everyAddress(a) || everyAddress(b) || a.GetHostIp() == b.GetHostIp())
-}
-
-func everyAddress(p *runtimeapi.PortMapping) bool {
-	ip, err := netip.ParseAddr(p.GetHostIp())
-	return err != nil || ip.IsUnspecified()
-}
-
-// portText is a port of the machine as people write it.
-func portText(p *runtimeapi.PortMapping) string {
-	text := fmt.Sprintf("%d/%s", p.GetHostPort(), strings.ToLower(p.GetProtocol().String()))
-	if p.GetHostIp() != "" {
-		text = net.JoinHostPort(p.GetHostIp(), text)
-	}
-	return text
 }
 
 // listened reports whether a program has the port. It asks the kernel, by taking the port for a moment.

@@ -13,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/fail"
+	"berth/internal/sandbox"
 )
 
 // takenPort is a port of the machine that leads to a pod.
@@ -58,16 +59,16 @@ func needPorts(ctx context.Context, c *client, n *node, wanted []*runtimeapi.Por
 		if w.GetHostPort() == 0 {
 			continue
 		}
-		if slices.ContainsFunc(wanted[:i], func(o *runtimeapi.PortMapping) bool { return samePort(w, o) }) {
-			return fail.New(errdefs.ErrInvalidArgument, "port %s of this machine is asked for twice", portText(w))
+		if slices.ContainsFunc(wanted[:i], func(o *runtimeapi.PortMapping) bool { return sandbox.SamePort(w, o) }) {
+			return fail.New(errdefs.ErrInvalidArgument, "port %s of this machine is asked for twice", sandbox.PortText(w))
 		}
-		if i := slices.IndexFunc(taken, func(t takenPort) bool { return samePort(w, t.PortMapping) }); i >= 0 {
+		if i := slices.IndexFunc(taken, func(t takenPort) bool { return sandbox.SamePort(w, t.PortMapping) }); i >= 0 {
 			return fail.New(errdefs.ErrFailedPrecondition, "port %s of this machine leads to pod %s already; berth rm -f %s "+
-				"removes that", portText(w), taken[i].pod, taken[i].pod)
+				"removes that", sandbox.PortText(w), taken[i].pod, taken[i].pod)
 		}
 		if listened(w) {
 			return fail.New(errdefs.ErrFailedPrecondition, "a program of this machine listens at port %s already; ss -lntup "+
-				"tells which", portText(w))
+				"tells which", sandbox.PortText(w))
 		}
 	}
 	for _, w := range wanted {
@@ -95,7 +96,7 @@ func choosePort(m *runtimeapi.PortMapping, taken []takenPort) error {
 			return fmt.Errorf("find a free port of this machine for port %d: %w", m.GetContainerPort(), err)
 		}
 		chosen := &runtimeapi.PortMapping{Protocol: m.Protocol, HostIp: m.HostIp, HostPort: port}
-		if !slices.ContainsFunc(taken, func(t takenPort) bool { return samePort(chosen, t.PortMapping) }) {
+		if !slices.ContainsFunc(taken, func(t takenPort) bool { return sandbox.SamePort(chosen, t.PortMapping) }) {
 			m.HostPort = port
 			return nil
 		}

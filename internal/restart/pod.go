@@ -120,7 +120,7 @@ var errOvertaken = errors.New("it was stopped meanwhile")
 func (k *Keeper) start(ctx context.Context, p *pod, wanted map[string]bool) error {
 	var all []attempt.Started
 	err := op.InTurn(ctx, k.slots, slotTime, func(ctx context.Context) (err error) {
-		all, err = attempt.Start(ctx, &runtime{k.Pods, k.Catalog, k.logs, p}, p.known,
+		all, err = attempt.Start(ctx, &runtime{k.Pods, k.Catalog, &k.ports, k.logs, p}, p.known,
 			func(c attempt.Container) bool { return wanted[c.ID] })
 		return err
 	})
@@ -139,12 +139,18 @@ func (k *Keeper) start(ctx context.Context, p *pod, wanted map[string]bool) erro
 type runtime struct {
 	pods    Pods
 	catalog Catalog
+	ports   *ports
 	logs    *look.Disk
 	pod     *pod
 }
 
 // RunPod makes the next sandbox. Where the last one has been stopped or removed meanwhile, that holds for the pod.
 func (a *runtime) RunPod(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handler string) (string, error) {
+	release, err := a.ports.hold(a.catalog, nameOf(a.pod.newest), cfg.GetPortMappings())
+	if err != nil {
+		return "", err
+	}
+	defer release()
 	id, err := a.pods.Run(ctx, cfg, handler)
 	if err != nil {
 		return "", err

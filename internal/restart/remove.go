@@ -62,7 +62,7 @@ func (k *Keeper) removeNow(ctx context.Context, of name) error {
 	p := find(k.Catalog.List(), of) // somebody else may have removed it meanwhile
 	containers, whole, _ := p.over()
 	if !whole {
-		rt := &runtime{k.Pods, k.Catalog, k.logs, p}
+		rt := &runtime{k.Pods, k.Catalog, &k.ports, k.logs, p}
 		var failed []error
 		for _, id := range containers {
 			failed = append(failed, rt.RemoveContainer(ctx, id))

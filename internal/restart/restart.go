@@ -75,6 +75,7 @@ type Keeper struct {
 	slots chan struct{} // of starts
 	going chan struct{} // of removals, which may wait for the disk of the logs
 	logs  *look.Disk    // of the pods
+	ports ports
 	work  sync.WaitGroup
 
 	mu     sync.Mutex // guards tended

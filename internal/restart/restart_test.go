@@ -27,6 +27,7 @@ type node struct {
 	calls   []string
 	watch   chan *sandbox.Record
 	adopted chan struct{}
+	takes   time.Duration // to run a pod
 	fail    func(call string) error
 	after   func(call string) // called when one was done
 }
@@ -79,6 +80,7 @@ func (n *node) Get(id sandbox.ID) (*sandbox.Record, error) {
 }
 
 func (n *node) Run(_ context.Context, cfg *runtimeapi.PodSandboxConfig, handler string) (sandbox.ID, error) {
+	time.Sleep(n.takes)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	id := sandbox.ID(fmt.Sprint(cfg.Metadata.Name, cfg.Metadata.Attempt))
