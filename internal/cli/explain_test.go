@@ -24,7 +24,7 @@ func TestExplain(t *testing.T) {
 		}
 	}
 	out, _, _ := d.berth(t, "config", "explain", "runtimes.my-runc.pids_limit")
-	for _, want := range []string{"runtimes.my-runc.pids_limit\n", "whole number of processes, -1 or more",
+	for _, want := range []string{"runtimes.my-runc.pids_limit\n", "whole number of processes, -1 to 4194304",
 		"`berth reload`"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("of a handler: no %q in %s", want, out)
