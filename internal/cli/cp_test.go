@@ -138,7 +138,9 @@ func TestCopyFollowsNoCircle(t *testing.T) {
 	if got := tree(t, filepath.Join(dir, "dst")); got != "a/ a/b/ a/b/f=1 a/c/" || code != 1 {
 		t.Errorf("code %d, %q, %s", code, errs, got)
 	}
-	for _, want := range []string{"/b/a leads to a directory above it", "/a/c/up leads to a directory above it", "nowhere"} {
+	for _, want := range []string{
+		"/b/a leads to a directory above it", "/a/c/up leads to a directory above it", "nowhere",
+	} {
 		if !strings.Contains(errs, want) {
 			t.Errorf("%q does not tell: %s", errs, want)
 		}
