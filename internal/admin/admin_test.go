@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/iotest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -431,7 +430,7 @@ func TestExecCarriesTheExitCode(t *testing.T) {
 // TestExecWhoseInputCannotBeRead gives the command up, which sees no end of its input, and says why.
 func TestExecWhoseInputCannotBeRead(t *testing.T) {
 	broken := errors.New("input/output error")
-	heard := make(chan string, 1)
+	begun, heard := make(chan struct{}), make(chan string, 1)
 	c := serve(t, &daemon{
 		exec: func(_ context.Context, _ *ExecRequest, recv func() (*AttachInput, error),
 			send func(*AttachOutput) error) error {
@@ -446,9 +445,13 @@ func TestExecWhoseInputCannotBeRead(t *testing.T) {
 					heard <- text + ", and the end"
 					return send(&AttachOutput{Exit: new(int)})
 				}
+				if text != "" {
+					close(begun)
+				}
 			}
 		}})
-	in := io.MultiReader(strings.NewReader("some"), iotest.ErrReader(broken))
+	breaks := readerFunc(func([]byte) (int, error) { <-begun; return 0, broken })
+	in := io.MultiReader(strings.NewReader("some"), breaks)
 	code, err := c.Exec(t.Context(), &ExecRequest{Stdin: true}, Streams{In: in})
 	if !errors.Is(err, broken) || err.Error() != "read the input: input/output error" {
 		t.Errorf("code %d, %v", code, err)
@@ -457,6 +460,10 @@ func TestExecWhoseInputCannotBeRead(t *testing.T) {
 		t.Errorf("the command had %s", got)
 	}
 }
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 func TestPortForwardCarriesBothEnds(t *testing.T) {
 	c := serve(t,
