@@ -8,7 +8,9 @@ import (
 )
 
 // detach opens a directory through a detached mount, which has the given attributes and nosuid, nodev and noexec.
-// Nothing above the directory can be reached through it. It needs Linux 5.12.
+// Nothing above the directory can be reached through it. It is private: kernels before 6.17 pass nothing on to mounts
+// whose master is a detached one, and would take it for the master of what is cloned from the same mount. It needs
+// Linux 5.12.
 func detach(path string, attributes uint64) (*os.File, error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil {
@@ -17,7 +19,8 @@ func detach(path string, attributes uint64) (*os.File, error) {
 	attr := &unix.MountAttr{
 		Attr_set: attributes | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC,
 		// The read-only flag is cleared: the clone would keep it after the original mount has become writable again.
-		Attr_clr: unix.MOUNT_ATTR_RDONLY &^ attributes,
+		Attr_clr:    unix.MOUNT_ATTR_RDONLY &^ attributes,
+		Propagation: unix.MS_PRIVATE,
 	}
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attr); err != nil {
 		unix.Close(fd)

@@ -175,7 +175,14 @@ func Unstage(dir string) error {
 		return fmt.Errorf("unstage: %w", err)
 	}
 	for _, e := range entries {
-		if err := Unmount(filepath.Join(dir, e.Name())); err != nil {
+		path := filepath.Join(dir, e.Name())
+		// A container may have what is mounted below the volume as slaves of the mounts here, which would go with these:
+		// they become slaves of the host's.
+		err := unix.Mount("", path, "", unix.MS_REC|unix.MS_PRIVATE, "")
+		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) { // nothing is mounted
+			return fmt.Errorf("unstage: make the mounts at %s private: %w", path, err)
+		}
+		if err := Unmount(path); err != nil {
 			return fmt.Errorf("unstage: %w", err)
 		}
 	}
