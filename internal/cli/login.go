@@ -112,9 +112,10 @@ func loginCommand() *cobra.Command {
 // askedUntil is asked, until the command is interrupted. The terminal, which shows nothing while a password is typed,
 // is then as it was before.
 func askedUntil(cmd *cobra.Command, user, password string, fromStdin bool) (string, string, error) {
-	terminal, before := terminalOf(cmd.InOrStdin()), (*term.State)(nil)
-	if terminal != nil {
-		before, _ = term.GetState(int(terminal.Fd()))
+	terminal, before := -1, (*term.State)(nil)
+	if f := terminalOf(cmd.InOrStdin()); f != nil {
+		terminal = int(f.Fd())
+		before, _ = term.GetState(terminal)
 	}
 	type answer struct {
 		user, password string
@@ -123,7 +124,7 @@ func askedUntil(cmd *cobra.Command, user, password string, fromStdin bool) (stri
 	answered := make(chan answer, 1)
 	go func() {
 		var a answer
-		a.user, a.password, a.err = asked(cmd, user, password, fromStdin)
+		a.user, a.password, a.err = asked(cmd, terminal, user, password, fromStdin)
 		answered <- a
 	}()
 	select {
@@ -131,19 +132,20 @@ func askedUntil(cmd *cobra.Command, user, password string, fromStdin bool) (stri
 		return a.user, a.password, a.err
 	case <-cmd.Context().Done():
 		if before != nil {
-			_ = term.Restore(int(terminal.Fd()), before)
+			_ = term.Restore(terminal, before)
 		}
 		return "", "", errInterrupted
 	}
 }
 
-// asked is what was said of user and password, and asked for where it was not.
-func asked(cmd *cobra.Command, user, password string, fromStdin bool) (string, string, error) {
-	in, terminal := bufio.NewReader(cmd.InOrStdin()), terminalOf(cmd.InOrStdin())
+// asked is what was said of user and password, and asked for where it was not: at the descriptor of a terminal, which is
+// -1 where there is none.
+func asked(cmd *cobra.Command, terminal int, user, password string, fromStdin bool) (string, string, error) {
+	in := bufio.NewReader(cmd.InOrStdin())
 	if user != "" && password != "" {
 		return user, password, nil
 	}
-	if terminal == nil && !fromStdin {
+	if terminal < 0 && !fromStdin {
 		return "", "", errors.New("there is no terminal to ask at: use --username and --password-stdin")
 	}
 	if user == "" {
@@ -159,7 +161,7 @@ func asked(cmd *cobra.Command, user, password string, fromStdin bool) (string, s
 		data, err = io.ReadAll(io.LimitReader(in, mostPassword))
 	} else if password == "" {
 		fmt.Fprint(stderr(cmd), "password: ")
-		data, err = term.ReadPassword(int(terminal.Fd()))
+		data, err = term.ReadPassword(terminal)
 		fmt.Fprintln(stderr(cmd))
 	}
 	if password = strings.TrimRight(password+string(data), "\r\n"); password == "" && err == nil {

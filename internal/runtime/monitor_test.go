@@ -368,8 +368,9 @@ func TestStartWhoseRuntimeIsKilled(t *testing.T) {
 // long to execute its program, so that the next monitor cannot see that it was.
 func TestMonitorKilledInAStart(t *testing.T) {
 	through := host.runtime + " \"$@\"; kill -9 $PPID; sleep 1000"
-	// The process waits in an open of the FIFO, and comes back from that when the runtime has opened it too. If the
-	// runtime is gone by the time the process writes to it, the process ends.
+	// The process of runc waits in an open of the FIFO, and comes back from that when the runtime has opened it too. If
+	// the runtime is gone by the time the process writes to it, the process ends. That of crun reads what the runtime
+	// writes.
 	between := "PID=$(cat runtime.pid); kill -STOP $PID; exec 3<>$ROOT/$CTR/exec.fifo; kill -9 $PPID; " +
 		"head -c 1 <&3 >/dev/null; rm $ROOT/$CTR/exec.fifo; exit 0"
 	half := "exec 3<>$ROOT/$CTR/exec.fifo; echo >&3; sleep 0.2; kill -9 $PPID; sleep 1000"
@@ -384,6 +385,9 @@ func TestMonitorKilledInAStart(t *testing.T) {
 		"half way":                 {half, 0},
 		"half way, on a slow disk": {half, 300 * time.Millisecond},
 	} {
+		if c.text == between && os.Getenv(underCrun) != "" {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			g := newRig(t)
 			root, disk := g.slowRoot()

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -244,20 +245,27 @@ func TestMountOptions(t *testing.T) {
 	})
 }
 
-// TestUsernsPropagation makes a mount on the host after the container has started.
+// TestUsernsPropagation makes a mount on the host before the container is created, and another after it has started. In
+// a user namespace crun before 1.9 takes a volume without what is mounted below it.
 func TestUsernsPropagation(t *testing.T) {
+	version, err := exec.Command("crun", "--version").Output()
+	alone := err == nil && strings.Contains(string(version), " 1.8")
 	each(t, func(r rig) {
 		dir, p := r.volume()+"/real", r.pod(inUserns)
 		follow := func(m *v1.Mount) { m.Propagation = v1.MountPropagation_PROPAGATION_HOST_TO_CONTAINER }
+		r.ok(os.MkdirAll(dir+"/before", 0o755))
+		r.mountInside(dir+"/before", 0)
 		c := p.start(busybox("c", "sleep 1000", p.like(), mount(dir, "/data", mapped, follow)))
 		r.ok(os.MkdirAll(dir+"/later", 0o755))
 		r.mountInside(dir+"/later", 0)
-		if !strings.Contains(c.exec("cat", "/proc/mounts"), " /data/later ") {
-			r.Error("a mount of the host does not show in the container")
+		for when, want := range map[string]bool{"before": !alone || !strings.HasSuffix(r.Name(), "/crun"), "later": true} {
+			if got := strings.Contains(c.exec("cat", "/proc/mounts"), " /data/"+when+" "); got != want {
+				r.Errorf("the mount of the host %s shows in the container: %v, wanted %v", when, got, want)
+			}
 		}
 		r.ok(r.n.Runtime.RemoveContainer(ctx(), c.cid))
-		if !r.isMounted(dir + "/later") {
-			r.Error("the host's own mount went with the container")
+		if !r.isMounted(dir+"/later") || !r.isMounted(dir+"/before") {
+			r.Error("the host's own mounts went with the container")
 		}
 	})
 }
