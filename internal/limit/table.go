@@ -104,10 +104,10 @@ var (
 		Key:  "images.max_manifest_bytes", Unit: Bytes, Beyond: refused,
 	})
 	ArchiveImages = define(Budget{
-		Name: "images that an archive lists, and of tags that it has for them", Limit: 10_000, Beyond: refused,
+		Name: "images and tags that an archive lists", Limit: 10_000, Beyond: refused,
 	})
 	Documents = define(Budget{
-		Name: "size of all manifests, indexes and configs that are read for a pull or of an archive", Unit: Bytes,
+		Name: "size of the manifests, indexes and configs of a pull, or of an archive", Unit: Bytes,
 		Limit: 64 << 20, Beyond: refused,
 	})
 	PreloadFiles = define(Budget{
