@@ -138,8 +138,8 @@ func askedUntil(cmd *cobra.Command, user, password string, fromStdin bool) (stri
 	}
 }
 
-// asked is what was said of user and password, and asked for where it was not: at the descriptor of a terminal, which is
-// -1 where there is none.
+// asked is what was said of user and password, and asked for where it was not: at the descriptor of a terminal, which
+// is -1 where there is none.
 func asked(cmd *cobra.Command, terminal int, user, password string, fromStdin bool) (string, string, error) {
 	in := bufio.NewReader(cmd.InOrStdin())
 	if user != "" && password != "" {
