@@ -52,6 +52,7 @@ type daemon struct {
 	// outlives is the call whose caller goes: what it asks for comes to be nevertheless.
 	outlives    string
 	limitedLogs bool // in the verbose status of containers
+	unlogged    bool // in that of containers that have ended
 	exec        func(ctx context.Context, req *admin.ExecRequest, recv func() (*admin.AttachInput, error),
 		send func(*admin.AttachOutput) error) error
 	forward func(req *admin.PortForwardRequest) error // how a connection to a port fails
@@ -313,6 +314,9 @@ func (d *daemon) ContainerStatus(_ context.Context, req *runtimeapi.ContainerSta
 	text := infoOfContainer(d.requests[c.Id])
 	if d.limitedLogs {
 		text = strings.TrimSuffix(text, "}") + `, "log": {"rate": 1024}}`
+	}
+	if c.State == runtimeapi.ContainerState_CONTAINER_EXITED {
+		text = strings.TrimSuffix(text, "}") + fmt.Sprintf(`, "logged": %t}`, !d.unlogged)
 	}
 	info := map[string]string{"info": text}
 	return &runtimeapi.ContainerStatusResponse{Status: &answer, Info: info}, nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"time"
 )
 
@@ -56,6 +57,7 @@ type logReader struct {
 	until      time.Time
 	prefix     string           // of each line, which is held until it is whole
 	seen       map[string]int64 // bytes of a stream that were shown before; they are passed over
+	exact      bool             // what the log lacks is an error, since seen counts by what it has
 	// ended, when set, says that the container has ended and its log with it. It is asked when there is no more to read;
 	// until it agrees, the reader waits for more, and for another file that takes the log's place.
 	ended func(context.Context) (bool, error)
@@ -67,6 +69,7 @@ type logReader struct {
 	rotated map[string]os.FileInfo
 	good    int               // lines of a log
 	bad     int               // lines that are none
+	lost    bool              // the log says that lines were dropped since it could not be written
 	open    map[string]bool   // streams whose last line was partial
 	held    map[string][]byte // of lines behind a prefix, by stream, what was partial
 }
@@ -82,6 +85,9 @@ func (r *logReader) copy(ctx context.Context) error {
 	r.open, r.held = map[string]bool{}, map[string][]byte{}
 	defer func() { r.closeFile() }()
 	err := r.lines(ctx)
+	if err == nil && r.exact && r.file == nil {
+		err = r.gap("there is no log any more")
+	}
 	if errors.Is(err, context.Canceled) {
 		if r.ended != nil {
 			return nil // so ends who follows
@@ -99,8 +105,10 @@ func (r *logReader) copy(ctx context.Context) error {
 
 // lines copies the lines.
 func (r *logReader) lines(ctx context.Context) error {
-	if err := r.openFile(); err != nil && (r.ended == nil || !absent(err)) {
-		return err
+	if r.file == nil {
+		if err := r.openFile(r.ended != nil); err != nil && (r.ended == nil || !absent(err)) {
+			return err
+		}
 	}
 	if r.file != nil && r.tail >= 0 {
 		if err := r.seekTail(ctx); err != nil {
@@ -135,10 +143,11 @@ func (r *logReader) lines(ctx context.Context) error {
 	}
 }
 
-func (r *logReader) openFile() (err error) {
+// openFile opens the log. Who follows it notes what was rotated before.
+func (r *logReader) openFile(follows bool) (err error) {
 	r.file, err = os.Open(r.path)
 	r.at, r.skips = 0, false
-	if err == nil && r.ended != nil {
+	if err == nil && follows {
 		r.rotatedBefore()
 	}
 	return err
@@ -150,11 +159,26 @@ func (r *logReader) note(format string, args ...any) {
 }
 
 // damaged leaves out a line that cannot be read, as a kubelet does. It tells of the first alone: there may be many.
-func (r *logReader) damaged(why error) {
+func (r *logReader) damaged(why error) error {
 	if r.bad++; r.bad == 1 {
 		r.note("%v; damaged lines are left out", why)
 	}
+	return r.gap("a line is damaged")
 }
+
+// errLogLost is what a log says of itself.
+var errLogLost = fmt.Errorf("%w: lines were dropped while it could not be written", errLogLacks)
+
+// gap is the error of something that the log lacks, where that is one.
+func (r *logReader) gap(what string) error {
+	if !r.exact {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", errLogLacks, what)
+}
+
+// lostLines is how a monitor says in a log that there are lines missing.
+var lostLines = regexp.MustCompile(`^\[berth: the log could not be written, \d+ lines were dropped\]$`)
 
 func (r *logReader) closeFile() {
 	if r.file != nil {
@@ -185,10 +209,12 @@ func (r *logReader) advance(ctx context.Context) (bool, error) {
 			return false, err
 		}
 		r.pending = nil // the last line of the old file stays unfinished
-		r.tellOfMissed(old)
+		if err := r.tellOfMissed(old); err != nil {
+			return false, err
+		}
 	}
 	r.closeFile()
-	if err := r.openFile(); err != nil && !absent(err) { // it may have been renamed again
+	if err := r.openFile(true); err != nil && !absent(err) { // it may have been renamed again
 		return false, err
 	}
 	return true, nil
@@ -204,6 +230,9 @@ func (r *logReader) restart(size int64) (bool, error) {
 		return false, err
 	}
 	r.note("it became shorter while it was read; what it holds now follows")
+	if err := r.gap("it became shorter"); err != nil {
+		return false, err
+	}
 	r.pending, r.skips, r.at = nil, false, 0
 	_, err := r.file.Seek(0, io.SeekStart)
 	return true, err
@@ -241,7 +270,9 @@ func (r *logReader) feed(data []byte) error {
 		line, rest, found := bytes.Cut(r.pending, []byte("\n"))
 		if !found {
 			if len(r.pending) > mostLine && !r.skips {
-				r.damaged(fmt.Errorf("a line of more than %d bytes", mostLine))
+				if err := r.damaged(fmt.Errorf("a line of more than %d bytes", mostLine)); err != nil {
+					return err
+				}
 				r.skips = true
 			}
 			if r.skips {
@@ -264,10 +295,15 @@ func (r *logReader) feed(data []byte) error {
 func (r *logReader) write(line []byte) error {
 	l, err := parseLog(line)
 	if err != nil {
-		r.damaged(err)
-		return nil
+		return r.damaged(err)
 	}
 	r.good++
+	if l.stream == streamErr && lostLines.Match(l.text) {
+		r.lost = true
+		if r.exact {
+			return errLogLost
+		}
+	}
 	switch {
 	case !r.until.IsZero() && l.at.After(r.until):
 		return errPast
@@ -316,7 +352,12 @@ func nilIfPast(err error) error {
 // rest writes what a torn last line has, if it can be read at all.
 func (r *logReader) rest() error {
 	if _, err := parseLog(r.pending); err != nil {
-		return r.flush()
+		if len(r.pending) > 0 {
+			err = r.gap("its last line is torn")
+		} else {
+			err = nil
+		}
+		return errors.Join(err, r.flush())
 	}
 	return errors.Join(r.write(r.pending), r.flush())
 }

@@ -47,9 +47,9 @@ func (r *logReader) rotatedBefore() {
 
 // tellOfMissed says how many whole files came and went since the one that was read, as far as they are still there to
 // be seen.
-func (r *logReader) tellOfMissed(old os.FileInfo) {
+func (r *logReader) tellOfMissed(old os.FileInfo) error {
 	if r.rotated == nil {
-		return
+		return nil
 	}
 	missed, own, compressed := 0, false, false
 	for at, info := range rotatedLogs(r.path) {
@@ -65,5 +65,7 @@ func (r *logReader) tellOfMissed(old os.FileInfo) {
 	}
 	if missed > 0 {
 		r.note("it was rotated several times at once: the lines of %d files are missing here", missed)
+		return r.gap("it was rotated several times")
 	}
+	return nil
 }

@@ -370,18 +370,27 @@ func (r *runner) learn(ctx context.Context) {
 
 // foreground shows the container's output until it ends. When ctx is done first, the container is stopped.
 func (r *runner) foreground(ctx context.Context, s *session) error {
-	free := context.WithoutCancel(ctx)
-	stopped := context.AfterFunc(ctx, func() { r.interrupt(free) })
+	stopped := context.AfterFunc(ctx, func() { r.interrupt(context.WithoutCancel(ctx)) })
 	defer stopped()
-	w := r.client.watch(r.container)
+	free, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	end := awaitEnd(free, r.client, r.container)
 	var err error
 	if s.attached() {
-		if err = s.wait(w); errors.Is(err, errBehind) {
-			err = r.catchUp(free, s, w)
+		var log *logReader
+		var logErr error
+		if s.behind != nil { // the log may be removed before it is known that it is needed
+			log, logErr = r.openLog(free, true)
+			defer log.closeFile()
+		}
+		if err = s.wait(end); errors.Is(err, errBehind) && log != nil {
+			if err = logErr; err == nil {
+				err = catchUp(free, s, log, end)
+			}
 		}
 		s.giveBack() // what follows may take long, and is to be seen and interrupted
 	} else {
-		err = r.follow(free, w, nil)
+		err = r.follow(free, end)
 	}
 	if errors.Is(err, errLeft) {
 		_, err := fmt.Fprintf(stderr(r.cmd), "\nberth attach %s comes back to it, berth rm -f %s ends it\n", r.o.name,
@@ -389,29 +398,57 @@ func (r *runner) foreground(ctx context.Context, s *session) error {
 		return err
 	}
 	if err != nil {
-		return fmt.Errorf("%w; the container goes on without this command: berth logs -f %s shows it", err, r.o.name)
+		return r.unseen(err, end)
 	}
-	if w.status == nil {
+	if end.status == nil {
 		return fmt.Errorf("container %s was removed while it ran", short(r.container))
 	}
-	return r.finish(ctx, w.status)
+	return r.finish(ctx, end.status)
 }
 
-// follow shows the log, where nothing is missing: neither from before nor from while a daemon restarts. Of each stream
-// it passes over what was seen.
-func (r *runner) follow(ctx context.Context, w *watch, seen map[string]int64) error {
+// unseen is the error of output that could not be shown to its end, with what has become of the container.
+func (r *runner) unseen(err error, end *ending) error {
+	if isClosed(end.done) && end.status != nil {
+		return fmt.Errorf("%w; the container has ended with the exit code %d", err, end.status.GetExitCode())
+	}
+	return fmt.Errorf("%w; the container goes on without this command: berth logs -f %s shows it", err, r.o.name)
+}
+
+// openLog opens the container's log. exact is for one that is to have all of the output. Of a log that cannot have it
+// the error tells; the reader is there nevertheless.
+func (r *runner) openLog(ctx context.Context, exact bool) (*logReader, error) {
+	program := programStreams(r.cmd)
+	log := &logReader{tail: -1, out: program.Out, err: program.Err, exact: exact}
 	resp, err := r.client.ContainerStatus(ctx,
-		&runtimeapi.ContainerStatusRequest{ContainerId: r.container, Verbose: seen != nil})
+		&runtimeapi.ContainerStatusRequest{ContainerId: r.container, Verbose: exact})
+	if err != nil {
+		return log, err
+	}
+	log.path = resp.GetStatus().GetLogPath()
+	if exact && limitedLog(resp.GetInfo()) {
+		return log, fmt.Errorf("%w, and %w", errBehind, errLogLacks)
+	}
+	if err := log.openFile(true); err != nil && !absent(err) {
+		return log, err
+	}
+	return log, nil
+}
+
+// follow shows the log, where nothing is missing: neither from before nor from while a daemon restarts. Where something
+// is, since the log's disk was full, that is the error once all else was shown.
+func (r *runner) follow(ctx context.Context, end *ending) error {
+	log, err := r.openLog(ctx, false)
 	if err != nil {
 		return err
 	}
-	at := resp.GetStatus().GetLogPath()
-	if seen != nil && (limitedLog(resp.GetInfo()) || len(rotatedLogs(at)) > 0) {
-		return fmt.Errorf("%w, and its log does not have all of it", errBehind)
+	log.ended = end.over
+	if err := log.copy(ctx); err != nil {
+		return err
 	}
-	program := programStreams(r.cmd)
-	log := &logReader{path: at, tail: -1, out: program.Out, err: program.Err, ended: w.ended, seen: seen}
-	return log.copy(ctx)
+	if log.lost {
+		return errLogLost
+	}
+	return end.lacking(false)
 }
 
 // limitedLog says that lines may be dropped of a container's log.
@@ -421,22 +458,34 @@ func limitedLog(verbose map[string]string) bool {
 }
 
 // catchUp goes on in the log behind what an attachment has shown: whoever takes the output was slower than the
-// container, which does not wait. The session goes on for the input; that it is lost ends the showing, too.
-func (r *runner) catchUp(ctx context.Context, s *session, w *watch) error {
+// container, which does not wait. The session goes on for the input; that it is lost ends the showing, too, while the
+// container runs.
+func catchUp(ctx context.Context, s *session, log *logReader, end *ending) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() {
 		select {
 		case err := <-s.done:
-			if err != nil && !errors.Is(err, io.EOF) {
+			if err != nil && !errors.Is(err, io.EOF) && !isClosed(end.done) {
 				cancel(err)
 			}
 		case <-ctx.Done():
 		}
 	}()
-	err := r.follow(ctx, w, map[string]int64{streamOut: s.shown.out.Load(), streamErr: s.shown.err.Load()})
+	if len(rotatedLogs(log.path)) > 0 {
+		return fmt.Errorf("%w, and %w", errBehind, errLogLacks)
+	}
+	log.seen = map[string]int64{streamOut: s.shown.out.Load(), streamErr: s.shown.err.Load()}
+	log.ended = end.over
+	err := log.copy(ctx)
 	if lost := context.Cause(ctx); lost != nil {
 		return lost
+	}
+	if err == nil && end.status != nil {
+		err = end.lacking(true)
+	}
+	if errors.Is(err, errLogLacks) {
+		err = fmt.Errorf("%w, and %w", errBehind, err)
 	}
 	return err
 }

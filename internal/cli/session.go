@@ -230,26 +230,19 @@ func (s *screen) followSize(ctx context.Context, terminal *os.File) {
 const outputGrace = 10 * time.Second
 
 // wait returns when the container and its output have ended.
-func (s *session) wait(w *watch) error {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	exited := make(chan error, 1)
-	go func() { exited <- w.wait(ctx) }()
+func (s *session) wait(end *ending) error {
 	select {
 	case <-s.behind:
-		cancel()
-		<-exited
 		return errBehind
 	case err := <-s.done:
 		if err != nil && !errors.Is(err, io.EOF) {
-			cancel()
-			<-exited
 			return err
 		}
-		return <-exited
-	case err := <-exited:
-		if err != nil {
-			return err
+		<-end.done
+		return end.err
+	case <-end.done:
+		if end.err != nil {
+			return end.err
 		}
 	}
 	return s.rest(outputGrace)

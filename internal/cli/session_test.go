@@ -1,11 +1,15 @@
 package cli
 
 import (
+	"bytes"
 	"errors"
 	"io"
+	"os"
 	"strings"
 	"testing"
 	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/admin"
 )
@@ -79,5 +83,132 @@ func TestRunThatIsBehind(t *testing.T) {
 			!limited && (code != 4 || out != "one\ntwo\nheard more\n" || errs != "oops\n"):
 			t.Errorf("%s: code %d, %q %q", name, code, out, errs)
 		}
+	}
+}
+
+// behindAt has the daemon send some output and then no more, because it was not taken, while the input goes on.
+func behindAt(text string) func(func() (*admin.AttachInput, error), func(*admin.AttachOutput) error) error {
+	return func(recv func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error {
+		_ = send(&admin.AttachOutput{Ready: true})
+		_ = send(&admin.AttachOutput{Stdout: []byte(text)})
+		_ = send(&admin.AttachOutput{Behind: true})
+		for {
+			if _, err := recv(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// TestRunOfALogThatLacksLines has a log whose disk was full, which says so or is yet to say so, and one that is
+// damaged: the command does not end as if all of the output had been shown.
+func TestRunOfALogThatLacksLines(t *testing.T) {
+	const dropped = "[berth: the log could not be written, 3 lines were dropped]"
+	for _, c := range []struct {
+		name, stream, text string
+		unlogged, plain    bool
+	}{
+		{"behind, a notice", "stderr", dropped, false, false},
+		{"behind, no notice yet", "stdout", "two", true, false},
+		{"behind, damage", "damage", "two", false, false},
+		{"a notice", "stderr", dropped, false, true},
+		{"no notice yet", "stdout", "two", true, true},
+	} {
+		d, logs := runnable(t)
+		d.unlogged, d.attach = c.unlogged, behindAt("one\n")
+		d.behave = func(l *life) int32 {
+			l.log("stdout", "F", "one")
+			l.log(c.stream, "F", c.text)
+			return 0
+		}
+		args := []string{"run", "-i", "--log-dir", logs, "img:1"}
+		if c.plain {
+			args = []string{"run", "--log-dir", logs, "img:1"}
+		}
+		out, errs, code := d.berth(t, args...)
+		if code != ownFailure || !strings.Contains(errs, errLogLacks.Error()) || !strings.HasPrefix(out, "one\n") {
+			t.Errorf("%s: code %d, %q %q", c.name, code, out, errs)
+		}
+	}
+}
+
+// slowWriter takes the first that is written when it is told to.
+type slowWriter struct {
+	bytes.Buffer
+	take chan struct{}
+}
+
+func (w *slowWriter) Write(p []byte) (int, error) {
+	<-w.take
+	return w.Buffer.Write(p)
+}
+
+// TestRunOfWhatIsRemovedBeforeItIsRead has a reader that takes longer than a container of --rm stays after its end: the
+// daemon has removed it with its log by then.
+func TestRunOfWhatIsRemovedBeforeItIsRead(t *testing.T) {
+	for name, args := range map[string][]string{"attached": {"-i"}, "from the log": nil} {
+		d, logs := runnable(t)
+		ended, reader := make(chan struct{}), &slowWriter{take: make(chan struct{})}
+		d.attach = behindAt("one\n")
+		d.behave = func(l *life) int32 {
+			for _, text := range []string{"one", "two", "three"} {
+				l.log("stdout", "F", text)
+			}
+			<-ended
+			return 4
+		}
+		go func() {
+			time.Sleep(300 * time.Millisecond) // the log is open, and its reader waits
+			close(ended)
+			until(func() bool { return d.seenToEnd() })
+			time.Sleep(300 * time.Millisecond)
+			d.mu.Lock()
+			d.pods, d.containers = nil, nil
+			d.mu.Unlock()
+			_ = os.RemoveAll(logs)
+			close(reader.take)
+		}()
+		errs, code := d.berthTo(t.Context(), strings.NewReader(""), reader,
+			append(append([]string{"run"}, args...), "--rm", "--log-dir", logs, "img:1")...)
+		if out := reader.String(); out != "one\ntwo\nthree\n" || code != 4 {
+			t.Errorf("%s: code %d, %q %q", name, code, out, errs)
+		}
+	}
+}
+
+// seenToEnd reports whether a container has ended.
+func (d *daemon) seenToEnd() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.containers) == 1 && d.containers[0].State == runtimeapi.ContainerState_CONTAINER_EXITED
+}
+
+// TestSessionLostAfterTheEnd has the session of a command that goes on in the log be lost when the container has ended:
+// the rest is in the log.
+func TestSessionLostAfterTheEnd(t *testing.T) {
+	d, logs := runnable(t)
+	lost := make(chan struct{})
+	d.attach = func(_ func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error {
+		_ = send(&admin.AttachOutput{Ready: true})
+		_ = send(&admin.AttachOutput{Behind: true})
+		<-lost
+		return errors.New("the daemon ends")
+	}
+	d.behave = func(l *life) int32 {
+		l.log("stdout", "F", "one")
+		l.log("stdout", "F", "two")
+		return 4
+	}
+	reader := &slowWriter{take: make(chan struct{})}
+	go func() {
+		until(func() bool { return d.seenToEnd() })
+		time.Sleep(500 * time.Millisecond)
+		close(lost)
+		time.Sleep(200 * time.Millisecond)
+		close(reader.take)
+	}()
+	errs, code := d.berthTo(t.Context(), strings.NewReader(""), reader, "run", "-i", "--log-dir", logs, "img:1")
+	if out := reader.String(); out != "one\ntwo\n" || code != 4 {
+		t.Errorf("code %d, %q %q", code, out, errs)
 	}
 }

@@ -294,5 +294,8 @@ func (s *Server) containerInfo(r *sandbox.Record, c *sandbox.Container) map[stri
 	if c.LogLimit != nil {
 		info["log"] = s.meter().Logs.Info(c)
 	}
+	if logged, known := s.Pods.Sessions.Logged(c.ID); known {
+		info["logged"] = logged
+	}
 	return info
 }

@@ -26,8 +26,12 @@ func TestDroppedLastWords(t *testing.T) {
 		t.Errorf("exit %+v", e)
 	}
 	time.Sleep(100 * time.Millisecond) // the log is left before there is room
+	if Logged(g.cfg.State, g.pod, ctr) {
+		t.Error("the log is said to have all, while it does not even say that it has not")
+	}
 	g.ok(os.Remove(path))
 	g.hasSaid(ctr, "[berth: the log could not be written, 3 lines were dropped]")
+	g.within(5*time.Second, "nothing is owed", func() bool { return Logged(g.cfg.State, g.pod, ctr) })
 }
 
 // dropsItsLastWords has a container say three lines, and end, while the disk of its log is full. path is what fills it.

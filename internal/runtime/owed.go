@@ -43,3 +43,16 @@ func moveOwed(cfg *Config, pod, ctr string) error {
 	}
 	return errors.Join(err, os.RemoveAll(owed))
 }
+
+// Logged reports whether nothing is owed to the log of a container of a live pod that has ended. state is Config.State.
+// A monitor keeps the journal as long as something is; it moves from the one place to the other.
+func Logged(state, pod, ctr string) bool {
+	cfg := &Config{State: state}
+	for _, dir := range []string{cfg.bundle(pod, ctr), owedDir(cfg, pod, ctr)} {
+		if _, err := os.Lstat(filepath.Join(dir, journalFile)); !errors.Is(err, fs.ErrNotExist) {
+			return false
+		}
+	}
+	_, err := os.Lstat(cfg.dir(pod)) // with it the journals go, too
+	return err == nil
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -143,4 +144,22 @@ func (s *Sessions) ReopenLog(ctx context.Context, id sandbox.ID) error {
 		return fail.New(errdefs.ErrFailedPrecondition, "container %s is %s, not running", id, c.State)
 	}
 	return s.Runtime.ReopenLog(ctx, string(r.ID), string(id), r.Log(c))
+}
+
+// loggedTime is how long after a container's end it is told whether its log has its output. A monitor that owes the log
+// something gives up after two minutes, and nothing shows that then.
+const loggedTime = time.Minute
+
+// Logged reports whether the log of a container that has ended has its output, or says itself what was dropped. It is
+// not known of one that ended long ago or whose pod was stopped.
+func (s *Sessions) Logged(id sandbox.ID) (logged, known bool) {
+	r, c, err := s.Pods.Container(id)
+	if err != nil || c.State != sandbox.Exited || time.Since(c.FinishedAt) > loggedTime {
+		return false, false
+	}
+	logged = runtime.Logged(s.Layout.State, string(r.ID), string(id))
+	if r, _, err = s.Pods.Container(id); err != nil || r.State != sandbox.Ready {
+		return false, false // the journals were removed with the pod
+	}
+	return logged, true
 }
