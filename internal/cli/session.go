@@ -32,8 +32,8 @@ type session struct {
 // flow notes what output came through, and when it last did. One goroutine writes.
 type flow struct {
 	writing  atomic.Bool
-	last     atomic.Int64 // when a write came to its end
-	out, err atomic.Int64 // bytes
+	last     atomic.Pointer[time.Time] // when a write came to its end, by a clock that nobody sets; nil before that
+	out, err atomic.Int64              // bytes
 }
 
 // through has f note what is written to the streams.
@@ -46,8 +46,8 @@ func (f *flow) idle(since time.Time) time.Duration {
 	if f.writing.Load() {
 		return 0
 	}
-	if last := time.Unix(0, f.last.Load()); last.After(since) {
-		since = last
+	if last := f.last.Load(); last != nil && last.After(since) {
+		since = *last
 	}
 	return time.Since(since)
 }
@@ -62,7 +62,8 @@ func (w flowWriter) Write(p []byte) (int, error) {
 	w.f.writing.Store(true)
 	n, err := w.w.Write(p)
 	w.bytes.Add(int64(n))
-	w.f.last.Store(time.Now().UnixNano())
+	now := time.Now()
+	w.f.last.Store(&now)
 	w.f.writing.Store(false)
 	return n, err
 }

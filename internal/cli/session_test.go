@@ -212,3 +212,21 @@ func TestSessionLostAfterTheEnd(t *testing.T) {
 		t.Errorf("code %d, %q %q", code, out, errs)
 	}
 }
+
+// TestIdleWhenTheClockIsSet has what came last be noted by a clock that nobody sets.
+func TestIdleWhenTheClockIsSet(t *testing.T) {
+	var f flow
+	streams := admin.Streams{Out: io.Discard, Err: io.Discard}
+	f.through(&streams)
+	began := time.Now().Add(-time.Hour)
+	if f.idle(began) < time.Hour {
+		t.Error("something came before anything was written")
+	}
+	_, _ = streams.Out.Write([]byte("x"))
+	if last := *f.last.Load(); last == last.Round(0) {
+		t.Errorf("%v follows the clock of the day", last)
+	}
+	if idle := f.idle(began); idle > time.Minute {
+		t.Errorf("idle for %v after a write", idle)
+	}
+}
