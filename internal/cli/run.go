@@ -87,7 +87,7 @@ func (r *runner) run() error {
 	if !r.o.detach && r.o.tty && r.o.stdin && terminalOf(r.cmd.InOrStdin()) == nil {
 		return errors.New("-t needs a terminal to type at; leave it out to pipe something in with -i")
 	}
-	s := &session{node: r.client.node, cmd: r.cmd, tty: r.o.tty, stdin: r.o.stdin}
+	s := &session{node: r.client.node, cmd: r.cmd, tty: r.o.tty, stdin: r.o.stdin, stop: r.interrupt}
 	if err := r.make(ctx); err != nil {
 		return r.undo(ctx, err)
 	}
@@ -387,6 +387,9 @@ func (r *runner) foreground(ctx context.Context, s *session) error {
 			if err = logErr; err == nil {
 				err = catchUp(free, s, log, end)
 			}
+		}
+		if cut := s.cutOff(); cut != nil { // the container may have ended without an error, since it was stopped
+			err = cut
 		}
 		s.giveBack() // what follows may take long, and is to be seen and interrupted
 	} else {

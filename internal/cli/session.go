@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -27,6 +28,35 @@ type session struct {
 	done   chan error // gets the end of the attachment; errLeft when the container goes on without it
 	shown  flow       // what came of the container's output
 	behind chan struct{}
+	begun  chan struct{} // closed when the container was started
+	// stop stops a container whose input could not be read to its end, since it must not take that for the end.
+	stop func(context.Context)
+	cut  chan error // gets why it could not be read
+}
+
+// breaking is an input without a terminal. When it cannot be read any more, it has broke called before it says so: by
+// the end of the session a container sees the end of its input.
+type breaking struct {
+	io.Reader
+	broke func(error)
+}
+
+func (b *breaking) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		b.broke(err)
+	}
+	return n, err
+}
+
+// broke stops the container, once it was started.
+func (s *session) broke(ctx context.Context, why error) {
+	s.cut <- fmt.Errorf("read the input: %w", why)
+	select {
+	case <-s.begun:
+		s.stop(ctx)
+	case <-ctx.Done():
+	}
 }
 
 // flow notes what output came through, and when it last did. One goroutine writes.
@@ -98,7 +128,7 @@ func terminalOf(stream any) *os.File {
 func (s *session) attach(setup context.Context, container string) error {
 	var ctx context.Context
 	ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(setup))
-	s.done, s.sizes = make(chan error, 1), make(chan admin.Size, 1)
+	s.done, s.sizes, s.begun = make(chan error, 1), make(chan admin.Size, 1), make(chan struct{})
 	ready := make(chan struct{})
 	streams := programStreams(s.cmd)
 	s.shown.through(&streams)
@@ -118,6 +148,8 @@ func (s *session) attach(setup context.Context, container string) error {
 	req := &admin.AttachRequest{Container: container, TTY: s.tty, Stdin: s.stdin}
 	if s.stdin && !s.tty {
 		s.behind = make(chan struct{})
+		s.cut = make(chan error, 1)
+		streams.In = &breaking{streams.In, func(why error) { s.broke(ctx, why) }}
 		req.KeepInput, streams.Behind = true, func() { close(s.behind) }
 	}
 	go func() {
@@ -156,6 +188,16 @@ func isClosed(c <-chan struct{}) bool {
 }
 
 func (s *session) attached() bool { return s.done != nil }
+
+// cutOff is why the input could not be read to its end, if it could not.
+func (s *session) cutOff() error {
+	select {
+	case err := <-s.cut:
+		return err
+	default:
+		return nil
+	}
+}
 
 // end gives the terminal back.
 func (s *session) end() {
@@ -203,6 +245,9 @@ func (s *screen) take(ctx context.Context, cmd *cobra.Command, typing bool) erro
 
 // started says the size once more: a runtime may not have had a terminal to set it on before.
 func (s *session) started() {
+	if s.attached() {
+		close(s.begun)
+	}
 	select {
 	case s.changed <- syscall.SIGWINCH:
 	default: // it has no terminal, or is about to say it anyway

@@ -230,3 +230,64 @@ func TestIdleWhenTheClockIsSet(t *testing.T) {
 		t.Errorf("idle for %v after a write", idle)
 	}
 }
+
+// brokenInput has some text, and then cannot be read.
+type brokenInput struct{ text *strings.Reader }
+
+func (b brokenInput) Read(p []byte) (int, error) {
+	if b.text.Len() > 0 {
+		return b.text.Read(p)
+	}
+	return 0, errors.New("input/output error")
+}
+
+// TestRunWhoseInputCannotBeRead has the container be stopped before its session ends, by which it would see the end of
+// its input. The command fails, also where the container ends well.
+func TestRunWhoseInputCannotBeRead(t *testing.T) {
+	for _, outputEnds := range []bool{false, true} {
+		d, logs := runnable(t)
+		end, ended := make(chan error, 1), make(chan struct{})
+		d.attach = func(recv func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error {
+			_ = send(&admin.AttachOutput{Ready: true})
+			go func() {
+				for {
+					in, err := recv()
+					if in != nil && in.CloseStdin {
+						err = io.EOF
+					}
+					if err != nil {
+						end <- err
+						return
+					}
+				}
+			}()
+			if outputEnds {
+				select {
+				case <-ended:
+					return nil
+				case err := <-end:
+					end <- err
+				}
+			}
+			err := <-end
+			if errors.Is(err, io.EOF) || !d.called("StopContainer") {
+				t.Errorf("the container goes on, and sees the end of its input: %v", err)
+			}
+			return err
+		}
+		d.behave = func(l *life) int32 {
+			l.log("stdout", "F", "one")
+			select {
+			case <-l.stop:
+			case <-time.After(time.Second):
+			}
+			close(ended)
+			return 0
+		}
+		_, errs, code := d.berthIn(t.Context(), brokenInput{strings.NewReader("some")}, "run", "-i", "--log-dir", logs,
+			"img:1")
+		if code != ownFailure || !strings.Contains(errs, "read the input: input/output error") {
+			t.Errorf("code %d, %q", code, errs)
+		}
+	}
+}
