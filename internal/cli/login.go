@@ -11,7 +11,6 @@ import (
 	"github.com/docker/cli/cli/config/configfile"
 	"github.com/docker/cli/cli/config/types"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"berth/internal/admin"
 )
@@ -112,10 +111,9 @@ func loginCommand() *cobra.Command {
 // askedUntil is asked, until the command is interrupted. The terminal, which shows nothing while a password is typed,
 // is then as it was before.
 func askedUntil(cmd *cobra.Command, user, password string, fromStdin bool) (string, string, error) {
-	terminal, before := -1, (*term.State)(nil)
+	terminal := &echo{fd: -1}
 	if f := terminalOf(cmd.InOrStdin()); f != nil {
-		terminal = int(f.Fd())
-		before, _ = term.GetState(terminal)
+		terminal.fd = int(f.Fd())
 	}
 	type answer struct {
 		user, password string
@@ -131,21 +129,18 @@ func askedUntil(cmd *cobra.Command, user, password string, fromStdin bool) (stri
 	case a := <-answered:
 		return a.user, a.password, a.err
 	case <-cmd.Context().Done():
-		if before != nil {
-			_ = term.Restore(terminal, before)
-		}
+		terminal.giveBack()
 		return "", "", errInterrupted
 	}
 }
 
-// asked is what was said of user and password, and asked for where it was not: at the descriptor of a terminal, which
-// is -1 where there is none.
-func asked(cmd *cobra.Command, terminal int, user, password string, fromStdin bool) (string, string, error) {
+// asked is what was said of user and password, and asked for where it was not: at a terminal, where there is one.
+func asked(cmd *cobra.Command, terminal *echo, user, password string, fromStdin bool) (string, string, error) {
 	in := bufio.NewReader(cmd.InOrStdin())
 	if user != "" && password != "" {
 		return user, password, nil
 	}
-	if terminal < 0 && !fromStdin {
+	if terminal.fd < 0 && !fromStdin {
 		return "", "", errors.New("there is no terminal to ask at: use --username and --password-stdin")
 	}
 	if user == "" {
@@ -160,8 +155,14 @@ func asked(cmd *cobra.Command, terminal int, user, password string, fromStdin bo
 	if fromStdin {
 		data, err = io.ReadAll(io.LimitReader(in, mostPassword))
 	} else if password == "" {
+		if err := terminal.hide(); err != nil { // before it is asked for: what is typed then is the password
+			return "", "", err
+		}
 		fmt.Fprint(stderr(cmd), "password: ")
-		data, err = term.ReadPassword(terminal)
+		data, err = in.ReadBytes('\n')
+		if terminal.show(); len(data) > 0 && errors.Is(err, io.EOF) {
+			err = nil
+		}
 		fmt.Fprintln(stderr(cmd))
 	}
 	if password = strings.TrimRight(password+string(data), "\r\n"); password == "" && err == nil {

@@ -336,3 +336,31 @@ func TestStatsOnATerminal(t *testing.T) {
 	cancel()
 	p.ends(0)
 }
+
+// TestEchoAfterItWasGivenBack has a terminal be given back just before what is typed would be hidden: it shows that
+// nevertheless.
+func TestEchoAfterItWasGivenBack(t *testing.T) {
+	_, slave := openPTY(t)
+	shows := func() bool {
+		t.Helper()
+		now, err := unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return now.Lflag&unix.ECHO != 0
+	}
+	e := &echo{fd: int(slave.Fd())}
+	if err := e.hide(); err != nil || shows() {
+		t.Errorf("what is typed is shown: %v", err)
+	}
+	if e.show(); !shows() {
+		t.Error("what is typed is hidden")
+	}
+	if err := e.hide(); err != nil {
+		t.Error(err)
+	}
+	e.giveBack()
+	if err := e.hide(); err == nil || !shows() {
+		t.Errorf("what is typed is hidden after the terminal was given back: %v", err)
+	}
+}
