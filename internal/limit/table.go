@@ -107,7 +107,8 @@ var (
 		Name: "images and tags that an archive lists", Limit: 10_000, Beyond: refused,
 	})
 	Documents = define(Budget{
-		Name: "size of the manifests, indexes and configs of a pull, or of an archive", Unit: Bytes,
+		Name: "size of the manifests, indexes and configs of a pull, or of an archive (more where the keys allow one of " +
+			"that size)", Unit: Bytes,
 		Limit: 64 << 20, Beyond: refused,
 	})
 	PreloadFiles = define(Budget{

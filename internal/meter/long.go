@@ -12,7 +12,8 @@ import (
 
 // Layers that take long are read in the background, so many at a time, which share the pace of one. The reading of one
 // is cut off after longFirst. What it has counted by then is told, and the next one may take twice as long, up to
-// longMost: a container that makes millions of names, to hide behind them what it wrote, is counted a little later.
+// longMost: a container that makes millions of names, to hide behind them what it wrote, is counted a little later. One
+// place is for layers that were not cut off yet.
 const (
 	longAtOnce = 2
 	longRate   = usageRate / longAtOnce
@@ -22,14 +23,16 @@ const (
 
 // longLayers are the layers that take long. The zero value has none.
 type longLayers struct {
-	mu    sync.Mutex // guards what follows
-	known map[sandbox.ID]*longLayer
-	busy  int // that are being read
+	mu     sync.Mutex // guards what follows
+	known  map[sandbox.ID]*longLayer
+	busy   int // that are being read
+	longer int // of these, that may take longer than longFirst
 }
 
 // longLayer is a layer whose last short reading was cut off.
 type longLayer struct {
 	busy   bool
+	longer bool          // the reading may take longer than longFirst
 	ended  time.Time     // when its last long reading ended
 	within time.Duration // what the next one may take
 }
@@ -57,10 +60,17 @@ func (l *longLayers) begin(layers []layerOf) (now []layerOf) {
 	slices.SortStableFunc(layers, func(a, b layerOf) int {
 		return l.known[a.container].ended.Compare(l.known[b.container].ended)
 	})
-	now = layers[:min(len(layers), longAtOnce-l.busy)]
-	l.busy += len(now)
-	for _, layer := range now {
-		l.known[layer.container].busy = true
+	for _, layer := range layers {
+		one := l.known[layer.container]
+		one.longer = one.within > longFirst
+		if l.busy == longAtOnce || one.longer && l.longer == longAtOnce-1 {
+			continue
+		}
+		l.busy, one.busy = l.busy+1, true
+		if one.longer {
+			l.longer++
+		}
+		now = append(now, layer)
 	}
 	return now
 }
@@ -79,6 +89,9 @@ func (l *longLayers) end(id sandbox.ID, cut bool) {
 	one := l.known[id]
 	one.busy, one.ended = false, time.Now()
 	l.busy--
+	if one.longer {
+		l.longer--
+	}
 	if cut {
 		one.within = min(2*one.within, longMost)
 	}

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"berth/internal/rootfs"
@@ -16,7 +17,7 @@ import (
 )
 
 // How often the layers of containers that may leave their projects are walked, how many entries a second, and for how
-// long at first: of a layer whose walk was cut off the next one may take twice as long, and comes after those of the
+// long at first: of a layer whose walk was cut off the next one may take twice as long, and goes on beside those of the
 // others. It looks at each file by some system calls more than a walk that only counts.
 const (
 	strayEvery = 10 * time.Minute
@@ -27,7 +28,8 @@ const (
 
 // StrayWatch knows which containers have files that their project does not count.
 type StrayWatch struct {
-	cfg Config
+	cfg  Config
+	long atomic.Bool // layers are walked whose walk was cut off before
 
 	mu     sync.Mutex // guards what follows; nothing is locked below it
 	found  map[sandbox.ID]stray
@@ -102,19 +104,28 @@ func (w *StrayWatch) Watch(ctx context.Context) {
 	}
 }
 
-// Look walks the layers of containers that may leave their projects, one after another.
+// place is where a container is.
+type place struct{ pod, container sandbox.ID }
+
+// Look walks the layers of containers that may leave their projects, one after another, and begins to walk those that
+// take long in the background.
 func (w *StrayWatch) Look(ctx context.Context) {
-	type place struct{ pod, container sandbox.ID }
-	var all []place
+	var all, long []place
 	there := map[sandbox.ID]bool{}
 	for r := range w.cfg.Records {
 		for _, c := range r.Containers {
-			if c.Live() && mayLeave(r, c) {
-				all, there[c.ID] = append(all, place{r.ID, c.ID}), true
+			if !c.Live() || !mayLeave(r, c) {
+				continue
+			}
+			there[c.ID] = true
+			if p := (place{r.ID, c.ID}); w.limit(c.ID) > strayFirst {
+				long = append(long, p)
+			} else {
+				all = append(all, p)
 			}
 		}
 	}
-	slices.SortStableFunc(all, func(a, b place) int { return cmp.Compare(w.limit(a.container), w.limit(b.container)) })
+	w.beginLong(long)
 	for _, p := range all {
 		if !w.lookAt(ctx, p.pod, p.container) {
 			return
@@ -124,6 +135,22 @@ func (w *StrayWatch) Look(ctx context.Context) {
 	defer w.mu.Unlock()
 	maps.DeleteFunc(w.found, func(id sandbox.ID, _ stray) bool { return !there[id] })
 	maps.DeleteFunc(w.within, func(id sandbox.ID, _ time.Duration) bool { return !there[id] })
+}
+
+// beginLong walks layers that take long in the background, the shorter first, unless some are being walked.
+func (w *StrayWatch) beginLong(long []place) {
+	if len(long) == 0 || !w.long.CompareAndSwap(false, true) {
+		return
+	}
+	slices.SortStableFunc(long, func(a, b place) int { return cmp.Compare(w.limit(a.container), w.limit(b.container)) })
+	w.cfg.Background(func(ctx context.Context) {
+		defer w.long.Store(false)
+		for _, p := range long {
+			if !w.lookAt(ctx, p.pod, p.container) {
+				return
+			}
+		}
+	})
 }
 
 // limit is how long the walk of a container's layer may take.

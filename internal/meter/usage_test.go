@@ -62,9 +62,10 @@ func TestLongLayersTakeTurns(t *testing.T) {
 	want(l.begin(slices.Clone(all)), all[:longAtOnce]...)
 	want(l.begin(slices.Clone(all)))
 	l.end("0", true)
+	l.end("1", true)
+	want(l.begin(slices.Clone(all)), all[longAtOnce], all[0]) // the other that was cut off leaves a place
+	l.end(all[longAtOnce].container, false)
 	want(l.begin(slices.Clone(all)), all[longAtOnce])
-	l.end("1", false)
-	want(l.begin(slices.Clone(all)), all[0])
 	if got := l.within("0"); got != 2*longFirst {
 		t.Errorf("one that was cut off may take %v", got)
 	}
@@ -76,7 +77,7 @@ func TestLongLayersTakeTurns(t *testing.T) {
 		t.Errorf("one that was cut off again and again may take %v", got)
 	}
 	l.end("0", true)
-	l.end(all[longAtOnce].container, true)
+	l.end(all[longAtOnce].container, false)
 	want(l.begin(nil))
 	want(l.begin(all[:1]), all[0])
 	if got := l.within("0"); got != longFirst || len(l.known) != 1 || l.busy != 1 {

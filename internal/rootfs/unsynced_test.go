@@ -2,6 +2,7 @@ package rootfs
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -73,9 +74,9 @@ func TestErrorOfSomebodysWrite(t *testing.T) {
 	lower := layers(t, base, 2)
 	for i, ids := range []IDMap{{}, testUserns(t)} {
 		for _, single := range []bool{true, false} {
-			if was := oneByOne; !single {
+			was := oneByOne
+			if !single {
 				oneByOne = func() bool { return false }
-				defer func() { oneByOne = was }()
 			}
 			must(t, hearOfErrors(disk))
 			theirs := filepath.Join(disk, "theirs")
@@ -83,7 +84,16 @@ func TestErrorOfSomebodysWrite(t *testing.T) {
 			unix.Sync() // nobody hears of the error by that
 			must(t, os.Remove(theirs))
 			dir, at := filepath.Join(disk, fmt.Sprint("c", i, single)), filepath.Join(base, "rootfs")
-			if err := Prepare(dir, at, Options{Lower: lower, IDs: ids}); err != nil {
+			o := Options{Lower: lower, IDs: ids}
+			if i == 0 && single && oneByOne() {
+				must(t, makeDirs(dir, o))
+				if _, err := makeOverlay(dir, o); !errors.Is(err, unix.EIO) {
+					t.Fatalf("the kernel has not met the error: %v", err)
+				}
+			}
+			err := Prepare(dir, at, o)
+			oneByOne = was
+			if err != nil {
 				t.Fatalf("one by one %v: %v", single, err)
 			}
 			if ids.UserNS == "" {

@@ -117,8 +117,9 @@ func (a *Archive) saveEntries() ([]saveEntry, error) {
 
 // SavedImage is an image that the archive lists in docker's own form.
 type SavedImage struct {
-	Tags  []string
-	entry saveEntry
+	Tags    []string
+	entry   saveEntry
+	counted *bool // its config was read before
 }
 
 // SavedLimits bound the images in docker's own form.
@@ -143,7 +144,7 @@ func (a *Archive) Saved() ([]SavedImage, error) {
 			}
 			tags = append(tags, ref.String())
 		}
-		out = append(out, SavedImage{tags, e})
+		out = append(out, SavedImage{tags, e, new(bool)})
 	}
 	return out, nil
 }
@@ -152,10 +153,11 @@ func (a *Archive) Saved() ([]SavedImage, error) {
 // goes by the digest of the file that holds it. That is computed once for a file, however many images have it.
 func (a *Archive) Document(ctx context.Context, limits SavedLimits, image SavedImage) (*document.Image, error) {
 	e := image.entry
-	raw, err := a.readRaw(e.Config)
+	raw, err := a.readRaw(e.Config, !*image.counted)
 	if err != nil {
 		return nil, err
 	}
+	*image.counted = true
 	if err := limits.Config.Check(int64(len(raw))); err != nil {
 		return nil, fmt.Errorf("config %s: %w", e.Config, err)
 	}

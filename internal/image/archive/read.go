@@ -165,7 +165,7 @@ func (a *Archive) file(name string) (archived, bool) {
 }
 
 func (a *Archive) readFile(name string, into any) error {
-	raw, err := a.readRaw(name)
+	raw, err := a.readRaw(name, true)
 	if err != nil {
 		return err
 	}
@@ -178,7 +178,8 @@ func (a *Archive) readFile(name string, into any) error {
 	return nil
 }
 
-func (a *Archive) readRaw(name string) ([]byte, error) {
+// readRaw reads a document, and counts it unless it was counted before.
+func (a *Archive) readRaw(name string, count bool) ([]byte, error) {
 	f, ok := a.file(name)
 	if !ok {
 		return nil, fail.New(errdefs.ErrInvalidArgument, "it has no %s", name)
@@ -186,8 +187,11 @@ func (a *Archive) readRaw(name string) ([]byte, error) {
 	if err := a.place.Document.Check(f.size); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	if a.documents += f.size; limit.Documents.Check(a.documents) != nil {
-		return nil, limit.Documents.Exceeded()
+	if count {
+		a.documents += f.size
+	}
+	if err := limit.Documents.At(max(limit.Documents.Limit, 2*a.place.Document.Limit)).Check(a.documents); err != nil {
+		return nil, err
 	}
 	return os.ReadFile(f.path)
 }
