@@ -111,9 +111,10 @@ func runExec(
 	logPath, insidePath := filepath.Join(c.dir, name+execLog), filepath.Join(c.dir, name+execInside)
 	var sub subgroup
 	defer func() {
-		removeFiles(process, pidPath, insidePath, logPath) // before the next exec may have the name
+		removeFiles(process, pidPath, unfinished(pidPath), insidePath, logPath) // before the next exec may have the name
 		c.execs.remove(n, sub.groups)
 	}()
+	removeFiles(unfinished(pidPath)) // a monitor of an earlier release left it
 	if err := os.WriteFile(logPath, nil, 0o600); err != nil {
 		return 0, err
 	}
@@ -178,6 +179,12 @@ func endingWithin(ctx context.Context, ended <-chan ending) (e ending, ok bool) 
 	default:
 		return e, false
 	}
+}
+
+// unfinished is what runc calls a pid file until all of it is written. It is left where runc was killed meanwhile, and
+// no other runc makes a pid file of that name then.
+func unfinished(pidFile string) string {
+	return filepath.Join(filepath.Dir(pidFile), "."+filepath.Base(pidFile))
 }
 
 func removeFiles(paths ...string) {
@@ -279,7 +286,8 @@ func endExec(c *container, name string, groups []*cgroup.Group) {
 			logf("end %s of %s, which the last monitor had under way: %v", name, c.id, err)
 		}
 	}
-	removeFiles(filepath.Join(c.dir, name+".pid"), inside, filepath.Join(c.dir, name+execLog))
+	pidFile := filepath.Join(c.dir, name+".pid")
+	removeFiles(pidFile, unfinished(pidFile), inside, filepath.Join(c.dir, name+execLog))
 }
 
 // kill kills all that is left of the exec and returns the error that was the reason. Of its processes those are named,
