@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestExecAfterOneThatWasKilledHalfWay kills the runtime of an exec while it writes the pid file: runc leaves that under
-// another name. The next exec has the same number.
+// TestExecAfterOneThatWasKilledHalfWay kills the runtime of an exec while it writes the pid file: runc leaves that
+// under another name. The next exec has the same number.
 func TestExecAfterOneThatWasKilledHalfWay(t *testing.T) {
 	g := newRig(t)
 	path := g.program("half", "case \"$*\" in *\" exec \"*) [ -e $0.once ] || { : >$0.once; for A; do "+
