@@ -32,10 +32,11 @@ type longLayers struct {
 // longLayer is a layer whose last short reading was cut off.
 type longLayer struct {
 	busy   bool
-	longer bool          // the reading may take longer than longFirst
 	ended  time.Time     // when its last long reading ended
-	within time.Duration // what the next one may take
+	within time.Duration // what this one or the next may take
 }
+
+func (l *longLayer) longer() bool { return l.within > longFirst }
 
 // begin returns those of the layers that are to be read now, those whose last reading is the longest ago; end must be
 // called for each. It forgets what is not among them.
@@ -62,12 +63,11 @@ func (l *longLayers) begin(layers []layerOf) (now []layerOf) {
 	})
 	for _, layer := range layers {
 		one := l.known[layer.container]
-		one.longer = one.within > longFirst
-		if l.busy == longAtOnce || one.longer && l.longer == longAtOnce-1 {
+		if l.busy == longAtOnce || one.longer() && l.longer == longAtOnce-1 {
 			continue
 		}
 		l.busy, one.busy = l.busy+1, true
-		if one.longer {
+		if one.longer() {
 			l.longer++
 		}
 		now = append(now, layer)
@@ -89,7 +89,7 @@ func (l *longLayers) end(id sandbox.ID, cut bool) {
 	one := l.known[id]
 	one.busy, one.ended = false, time.Now()
 	l.busy--
-	if one.longer {
+	if one.longer() {
 		l.longer--
 	}
 	if cut {
