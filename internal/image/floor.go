@@ -7,6 +7,7 @@ import (
 	"berth/internal/image/catalog"
 	"berth/internal/image/document"
 	"berth/internal/image/layer"
+	"berth/internal/limit"
 )
 
 // minFreeKey is the configuration key of the space that must stay free on the images' file system. Usually the pods'
@@ -45,4 +46,10 @@ func gauge(s *pipeline) *diskspace.Gauge {
 // documentLimits returns the bounds of what a manifest may ask for.
 func (s *settings) documentLimits() document.Limits {
 	return document.Limits{Layers: s.MaxLayers, Bytes: s.MaxImageBytes}
+}
+
+// documents bounds what the documents of a pull or an archive have in all: where the keys allow a larger manifest and
+// config, as much as these.
+func (s *settings) documents() limit.Budget {
+	return limit.Documents.At(max(limit.Documents.Limit, s.MaxManifestBytes+s.MaxConfigBytes))
 }

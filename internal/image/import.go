@@ -36,7 +36,8 @@ func (s *Store) Import(ctx context.Context, r io.Reader, tell func(progress.Even
 	now := s.pipeline.settings()
 	a, err := archive.Read(ctx, r, archive.Place{
 		Dir: dir, Disk: gauge(s.pipeline), Bytes: limit.ArchiveBytes.At(now.MaxLayerBytes),
-		Document: limit.ArchiveDocument.At(max(now.MaxConfigBytes, now.MaxManifestBytes)),
+		Document:  limit.ArchiveDocument.At(max(now.MaxConfigBytes, now.MaxManifestBytes)),
+		Documents: now.documents(),
 	})
 	if err != nil {
 		s.sweeper.MakeRoom(s.ctx, err)

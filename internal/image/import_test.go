@@ -201,7 +201,7 @@ func TestImportKeepsNoDocuments(t *testing.T) {
 		dir := t.TempDir()
 		a, err := archive.Read(t.Context(), bytes.NewReader(data), archive.Place{
 			Dir: dir, Disk: gauge(s.pipeline), Bytes: limit.ArchiveBytes.At(1 << 30),
-			Document: limit.ArchiveDocument.At(4 << 20),
+			Document: limit.ArchiveDocument.At(4 << 20), Documents: limit.Documents,
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -95,8 +95,7 @@ func (c *chooser) visit(ctx context.Context, desc ocispec.Descriptor, depth int)
 // take counts a document that is going to be parsed, whether it was read or was there.
 func (c *chooser) take(raw []byte) error {
 	c.taken += int64(len(raw))
-	now := c.store.settings()
-	return limit.Documents.At(max(limit.Documents.Limit, now.MaxManifestBytes+now.MaxConfigBytes)).Check(c.taken)
+	return c.store.settings().documents().Check(c.taken)
 }
 
 // index returns the best match. If no entry matches, it reads those without a platform, in order. It looks at entries

@@ -62,7 +62,9 @@ func imageOf(t *testing.T, tag string, layers ...Layer) *Image {
 func place(t *testing.T, most int64) Place {
 	t.Helper()
 	dir := t.TempDir()
-	return Place{dir, &diskspace.Gauge{Dir: dir}, limit.ArchiveBytes.At(most), limit.ArchiveDocument.At(1 << 20)}
+	return Place{
+		dir, &diskspace.Gauge{Dir: dir}, limit.ArchiveBytes.At(most), limit.ArchiveDocument.At(1 << 20), limit.Documents,
+	}
 }
 
 var limits = SavedLimits{limit.ConfigBytes.At(1 << 20), document.Limits{Layers: 10, Bytes: 1 << 20}}

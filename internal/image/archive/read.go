@@ -25,10 +25,11 @@ import (
 
 // Place is where the files of an archive are kept, and how much there may be.
 type Place struct {
-	Dir      string           // is removed by the caller
-	Disk     *diskspace.Gauge // of where that is
-	Bytes    limit.Budget     // of all files
-	Document limit.Budget     // of a file read whole
+	Dir   string           // is removed by the caller
+	Disk  *diskspace.Gauge // of where that is
+	Bytes limit.Budget     // of all files
+	// Document is of a file read whole, Documents of all such.
+	Document, Documents limit.Budget
 }
 
 // Archive is one that was read from a tar: its files lie in a directory under numbers, so that no name in the tar is
@@ -190,7 +191,7 @@ func (a *Archive) readRaw(name string, count bool) ([]byte, error) {
 	if count {
 		a.documents += f.size
 	}
-	if err := limit.Documents.At(max(limit.Documents.Limit, 2*a.place.Document.Limit)).Check(a.documents); err != nil {
+	if err := a.place.Documents.Check(a.documents); err != nil {
 		return nil, err
 	}
 	return os.ReadFile(f.path)
