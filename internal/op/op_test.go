@@ -85,11 +85,16 @@ func TestBesideIsJoined(t *testing.T) {
 }
 
 func TestBesideFailureEndsTheRestAndIsTheError(t *testing.T) {
-	boom := errors.New("boom")
+	boom, begun := errors.New("boom"), make(chan struct{})
 	var ended atomic.Bool
 	p := Plan{Name: "make", Steps: []Step{
-		{Name: "bad", Beside: true, Do: func(context.Context) error { return boom }},
-		{Name: "long", Do: func(ctx context.Context) error { <-ctx.Done(); ended.Store(true); return ctx.Err() }},
+		{Name: "bad", Beside: true, Do: func(context.Context) error { <-begun; return boom }},
+		{Name: "long", Do: func(ctx context.Context) error {
+			close(begun) // a step does not begin any more once one has failed
+			<-ctx.Done()
+			ended.Store(true)
+			return ctx.Err()
+		}},
 	}}
 	err := p.Forward(context.Background())
 	var se *StepError
