@@ -169,8 +169,8 @@ func comparisons(flag string) string { return flag + "=^TestCompare" }
 // goroutine, or has smaller ones beside it that share as much. The race detector has a memory of its own, for which no
 // bound leaves room, and would make them as slow as all others together.
 const costs = "^(TestAttacks|TestGrowth|TestHostileDocuments|TestManifestOfManyReplaced|TestManyReplaced|" +
-	"TestRandomLayers|TestTarComesBack|TestLargeLayerNeedsNoMemory|TestImportRefuses|TestConfigBounds|" +
-	"TestConfinement|TestConfinementFromOutside|TestConfinementKills|TestSame|TestCuts|TestGreedyClients|" +
+	"TestRandomLayers|TestTarComesBack|TestLargeLayerNeedsNoMemory|TestImportRefuses|" +
+	"TestImportKeepsNoDocuments|TestConfigBounds|TestConfinement|TestConfinementFromOutside|TestConfinementKills|TestSame|TestCuts|TestGreedyClients|" +
 	"TestTenThousandFiles|TestTenThousandNames)$"
 
 func checkMachine(t *tally, before hygiene.Snapshot) {
