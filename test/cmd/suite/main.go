@@ -170,8 +170,8 @@ func comparisons(flag string) string { return flag + "=^TestCompare" }
 // bound leaves room, and would make them as slow as all others together.
 const costs = "^(TestAttacks|TestGrowth|TestHostileDocuments|TestManifestOfManyReplaced|TestManyReplaced|" +
 	"TestRandomLayers|TestTarComesBack|TestLargeLayerNeedsNoMemory|TestImportRefuses|" +
-	"TestImportKeepsNoDocuments|TestConfigBounds|TestConfinement|TestConfinementFromOutside|TestConfinementKills|TestSame|TestCuts|TestGreedyClients|" +
-	"TestTenThousandFiles|TestTenThousandNames)$"
+	"TestImportKeepsNoDocuments|TestConfigBounds|TestConfinement|TestConfinementFromOutside|" +
+	"TestConfinementKills|TestSame|TestCuts|TestGreedyClients|TestTenThousandFiles|TestTenThousandNames)$"
 
 func checkMachine(t *tally, before hygiene.Snapshot) {
 	if hygiene.SharedMachine() {
