@@ -36,12 +36,15 @@ func restore(netns string, on *attached) error {
 		if err := enterPin(netns); err != nil {
 			return err
 		}
-		link, err := net.InterfaceByName(on.IfName)
-		if err != nil {
+		link, err := linkIndex(on.IfName)
+		if errors.Is(err, unix.ENODEV) {
 			return nil // it is gone
 		}
+		if err != nil {
+			return fmt.Errorf("find interface %s: %w", on.IfName, err)
+		}
 		for _, a := range own {
-			if err := addAddress(link.Index, a); err != nil {
+			if err := addAddress(link, a); err != nil {
 				return fmt.Errorf("add address %v: %w", &a, err)
 			}
 		}
@@ -60,8 +63,29 @@ func ownAddresses(r *types100.Result, ifname string) (own []net.IPNet) {
 	return own
 }
 
+// linkIndex finds an interface of the calling thread's network namespace by its name; unix.ENODEV where there is none.
+// It asks for that one alone. net.InterfaceByName reads all that there are, of which a pod may make any number, and
+// takes their names for the zones of the daemon's own IPv6 addresses.
+func linkIndex(name string) (index uint32, err error) {
+	b := make([]byte, unix.NLMSG_HDRLEN+unix.SizeofIfInfomsg, 64)
+	binary.NativeEndian.PutUint16(b[4:], unix.RTM_GETLINK)
+	binary.NativeEndian.PutUint16(b[6:], unix.NLM_F_REQUEST)
+	b = binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofRtAttr+len(name)+1))
+	b = append(binary.NativeEndian.AppendUint16(b, unix.IFLA_IFNAME), name...)
+	b = append(b, make([]byte, aligned(len(name)+1)-len(name))...) // the name ends with a zero
+	binary.NativeEndian.PutUint32(b, uint32(len(b)))
+	link, err := askKernel(b, unix.RTM_NEWLINK)
+	if err != nil {
+		return 0, err
+	}
+	if len(link) < unix.SizeofIfInfomsg {
+		return 0, unix.EBADMSG
+	}
+	return binary.NativeEndian.Uint32(link[4:]), nil
+}
+
 // addAddress adds an address to an interface of the calling thread's network namespace; nil where it has it.
-func addAddress(link int, a net.IPNet) error {
+func addAddress(link uint32, a net.IPNet) error {
 	family, ip := byte(unix.AF_INET), a.IP.To4()
 	if ip == nil {
 		family, ip = unix.AF_INET6, a.IP.To16()
@@ -71,43 +95,50 @@ func addAddress(link int, a net.IPNet) error {
 	binary.NativeEndian.PutUint16(b[4:], unix.RTM_NEWADDR)
 	binary.NativeEndian.PutUint16(b[6:], unix.NLM_F_REQUEST|unix.NLM_F_ACK|unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 	b = append(b, family, byte(prefix), unix.IFA_F_NODAD, unix.RT_SCOPE_UNIVERSE) // struct ifaddrmsg
-	b = binary.NativeEndian.AppendUint32(b, uint32(link))
+	b = binary.NativeEndian.AppendUint32(b, link)
 	for _, kind := range []uint16{unix.IFA_LOCAL, unix.IFA_ADDRESS} {
 		b = binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofRtAttr+len(ip)))
 		b = append(binary.NativeEndian.AppendUint16(b, kind), ip...)
 	}
 	binary.NativeEndian.PutUint32(b, uint32(len(b)))
-	err := tellKernel(b)
+	_, err := askKernel(b, unix.NLMSG_ERROR)
 	if errors.Is(err, unix.EEXIST) {
 		return nil
 	}
 	return err
 }
 
-// tellKernel sends one message that the kernel acknowledges.
-func tellKernel(message []byte) error {
+// askKernel sends one message, and returns what the kernel answers in a message of the kind wanted: unix.NLMSG_ERROR
+// where only success is acknowledged. An error of the kernel is an error. The end of a long answer may be missing.
+func askKernel(message []byte, wanted uint16) (body []byte, err error) {
 	s, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer unix.Close(s)
 	timeout := unix.NsecToTimeval(int64(countTimeout))
 	if err := unix.SetsockoptTimeval(s, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
-		return err
+		return nil, err
 	}
 	if err := unix.Sendto(s, message, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return err
+		return nil, err
 	}
 	answer := make([]byte, 1024)
 	n, _, err := unix.Recvfrom(s, answer, 0)
-	switch {
-	case err != nil:
-		return err
-	case n < unix.NLMSG_HDRLEN+4 || binary.NativeEndian.Uint16(answer[4:]) != unix.NLMSG_ERROR:
-		return unix.EBADMSG
+	if err != nil {
+		return nil, err
 	}
-	if code := int32(binary.NativeEndian.Uint32(answer[unix.NLMSG_HDRLEN:])); code != 0 {
-		return unix.Errno(-code)
+	if n < unix.NLMSG_HDRLEN+4 {
+		return nil, unix.EBADMSG
 	}
-	return nil
+	kind, body := binary.NativeEndian.Uint16(answer[4:]), answer[unix.NLMSG_HDRLEN:n]
+	if kind == unix.NLMSG_ERROR {
+		if code := int32(binary.NativeEndian.Uint32(body)); code != 0 {
+			return nil, unix.Errno(-code)
+		}
+	}
+	if kind != wanted {
+		return nil, unix.EBADMSG
+	}
+	return body, nil
 }
