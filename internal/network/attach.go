@@ -1,6 +1,7 @@
 package network
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -53,7 +54,8 @@ func (n *Network) attach(ctx context.Context, p Pod) (Result, error) {
 	if err := n.detach(ctx, p); err != nil {
 		return Result{}, fmt.Errorf("undo an earlier attachment: %w", err)
 	}
-	a := &attachment{Pod: p.ID, NetNS: p.NetNS, Networks: []attached{
+	boot, _ := bootTime()
+	a := &attachment{Pod: p.ID, NetNS: p.NetNS, Boot: boot, Networks: []attached{
 		{Config: *conf, IfName: ifName, Args: kubernetesArgs(p), Capabilities: caps},
 	}}
 	if err := n.attachments.save(a, "network.attach.intent"); err != nil {
@@ -172,8 +174,9 @@ func (n *Network) detach(ctx context.Context, p Pod) error {
 	ctx, cancel := context.WithTimeout(caller, n.CNI.inForce().DelTimeout)
 	defer cancel()
 	cutOff := a.Undoing || damaged != nil
-	if !a.Undoing {
-		a.Undoing = true
+	boot, _ := bootTime()
+	if !a.Undoing || a.Boot == "" {
+		a.Undoing, a.Boot = true, cmp.Or(a.Boot, boot)
 		// A full disk keeps no pod from being detached.
 		if err := n.attachments.save(a, "network.detach.intent"); err != nil {
 			n.log.Warn("the intent to detach a pod could not be recorded", "pod", p.ID, "error", err)
@@ -181,21 +184,15 @@ func (n *Network) detach(ctx context.Context, p Pod) error {
 		}
 	}
 	for i := len(a.Networks) - 1; i >= 0; i-- {
-		on := &a.Networks[i]
-		var err error
-		if on.Result == nil {
-			err = n.unfinished(ctx, a, on)
-		} else {
-			err = n.del(ctx, a, on, nil)
-		}
-		// portmap passes over what goes wrong when it looks for chains of its earlier releases, and may leave one.
-		_, ports := on.Capabilities["portMappings"]
-		if err == nil && (cutOff || on.Result == nil || ports) {
-			err = clearRules(caller, n.run, n.log, a.Pod, on.Config.Name)
+		u := &undo{n: n, a: a, on: &a.Networks[i], cutOff: cutOff, booted: boot != "" && a.Boot != boot}
+		u.look()
+		err := u.run(ctx)
+		if err == nil && u.mayLeaveRules() {
+			err = clearRules(caller, n.run, n.log, a.Pod, u.on.Config.Name)
 		}
 		if err != nil {
 			path, _ := n.attachments.path(p.ID)
-			givenUp := on.Result == nil && !a.Guessed && refused(err)
+			givenUp := u.on.Result == nil && !a.Guessed && refused(err)
 			return &DetachError{Pod: p.ID, Record: path, Err: err, GivenUp: givenUp}
 		}
 	}
@@ -225,38 +222,6 @@ func (n *Network) guess(p Pod, damaged error) (*attachment, error) {
 	return &attachment{Pod: p.ID, NetNS: p.NetNS, Guessed: true, Networks: []attached{
 		{Config: *conf, IfName: ifName, Args: kubernetesArgs(p), Capabilities: caps},
 	}}, nil
-}
-
-// del runs DEL of each plugin, last first. It stops at one that fails, unless passOver, which may be nil, takes its
-// error: what comes before it in the list, such as an address, must not be given away while what was built on it
-// stands.
-func (n *Network) del(ctx context.Context, a *attachment, on *attached, passOver func(error) bool) error {
-	c := n.call("DEL", a, on)
-	if !IsNamespace(c.netns) {
-		c.netns = "" // gone: CNI then lets plugins undo what is outside of it
-	} else if err := restore(c.netns, on); err != nil {
-		n.log.Warn("a pod's interface did not get back the addresses that it had lost; plugins may leave "+
-			"something behind", "pod", a.Pod, "error", err)
-	}
-	var prev json.RawMessage
-	if on.Config.atLeast("0.4.0") {
-		prev = on.Result
-	}
-	for _, p := range slices.Backward(on.Config.Plugins) {
-		if err := fault.At("network.detach.del.before"); err != nil {
-			return err
-		}
-		if _, err := c.one(ctx, p, prev); err != nil && (passOver == nil || !passOver(err)) {
-			return err
-		}
-		if err := fault.At("network.detach.del.after"); err != nil {
-			return err
-		}
-	}
-	if c.netns == "" {
-		return reclaim(ctx, &on.Config)
-	}
-	return nil
 }
 
 // IsNamespace reports whether a namespace is mounted at path. A pin's file alone may survive a boot.

@@ -368,6 +368,16 @@ func TestDetachAfterTheNamespaceIsGone(t *testing.T) {
 	h.detach(Pod{ID: p.ID})
 }
 
+// ofAnotherBoot makes a pod's attachment one of the boot before.
+func (h *host) ofAnotherBoot(p Pod) {
+	h.t.Helper()
+	must(h.t, Unpin(Namespaces{Net: p.NetNS}))
+	a, err := h.attachments.read(p.ID)
+	must(h.t, err)
+	a.Boot = "another"
+	must(h.t, h.attachments.write(a))
+}
+
 // TestDetachAfterTheAddressesAreGone has something inside the pod take the addresses from its interface, as gVisor
 // does.
 func TestDetachAfterTheAddressesAreGone(t *testing.T) {

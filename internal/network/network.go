@@ -118,6 +118,8 @@ type attachment struct {
 	Pod      string     `json:"pod"`
 	NetNS    string     `json:"netns"`
 	Networks []attached `json:"networks"`
+	// Boot is the id of the boot of the ADD. Where an earlier release wrote the record it is that of the first DEL.
+	Boot string `json:"boot,omitempty"`
 	// Undoing says that a DEL has begun. One that was cut off leaves what the next one may not find.
 	Undoing bool `json:"undoing,omitempty"`
 	// Guessed says that this stands in for a damaged record: the ADD may have succeeded, also without a result here.

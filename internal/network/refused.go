@@ -1,10 +1,7 @@
 package network
 
 import (
-	"bytes"
 	"cmp"
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -72,70 +69,6 @@ func refused(err error) bool {
 	var exit *exec.ExitError
 	return errors.As(err, &failed) && failed.Answer != nil && !slices.Contains(passingCodes, failed.Answer.Code) &&
 		errors.As(failed.Err, &exit) && exit.Exited()
-}
-
-// unfinished undoes an attachment whose ADD is not known to have succeeded. A plugin that refuses the configuration of
-// the ADD also refuses DEL by it, and would for ever: then the configuration in force is tried, and after a while the
-// attachment is given up.
-func (n *Network) unfinished(ctx context.Context, a *attachment, on *attached) error {
-	err := n.del(ctx, a, on, nil)
-	if !refused(err) {
-		return err
-	}
-	if mended := n.mended(on); mended != nil {
-		again := n.del(ctx, a, mended, nil)
-		if again == nil {
-			n.log.Info("a pod was detached with the configuration in force: plugins refuse that of its attachment, "+
-				"which never succeeded", "pod", a.Pod, "network", on.Config.Name, "error", err)
-			return nil
-		}
-		err = fmt.Errorf("%w; and with the configuration in force: %w", err, again)
-		if !refused(again) {
-			return err
-		}
-	}
-	if a.Guessed {
-		return err // it may have succeeded
-	}
-	a.Refused = a.Refused.add()
-	if !a.Refused.enough() {
-		if e := n.attachments.write(a); e != nil {
-			n.log.Warn("a refusal to detach a pod could not be recorded", "pod", a.Pod, "error", e)
-		}
-		return err
-	}
-	return n.giveUp(ctx, a, on, err)
-}
-
-// mended is the attachment by the configuration in force, nil where that is none, the same, or another network's: what
-// one of another name does not find may be there all the same.
-func (n *Network) mended(on *attached) *attached {
-	now := n.CNI.current.Load().conf
-	if now == nil || now.Name != on.Config.Name || sameConfig(now, &on.Config) {
-		return nil
-	}
-	again := *on
-	again.Config = *now
-	return &again
-}
-
-// sameConfig tells configurations apart by what plugins are told.
-func sameConfig(a, b *netconf) bool {
-	x, errX := json.Marshal(a)
-	y, errY := json.Marshal(b)
-	return errX == nil && errY == nil && bytes.Equal(x, y)
-}
-
-// giveUp runs DEL of every plugin once more, and passes over those that refuse it.
-func (n *Network) giveUp(ctx context.Context, a *attachment, on *attached, why error) error {
-	if err := n.del(ctx, a, on, refused); err != nil {
-		return err
-	}
-	n.log.Warn("the attachment of a pod is given up: its ADD never succeeded, and its plugins refuse DEL; what an ADD "+
-		"may have left is to be removed by hand, such as an address that the IPAM plugin keeps for the pod", "pod", a.Pod,
-		"network", on.Config.Name, "configuration", on.Config.File, "tries", a.Refused.Tries, "since", a.Refused.Since,
-		"error", why)
-	return nil
 }
 
 // DetachError says that a pod could not be detached, and what to do about it.

@@ -14,8 +14,8 @@ import (
 )
 
 // restore gives the pod's interface the addresses again that its ADD gave it. A sandbox with a network stack of its own
-// takes them from there, anybody with the right to may, and plugins find what they have to undo by them. An interface
-// that is gone needs none.
+// takes them from there, anybody with the right to may, and plugins find what they have to undo by them. The error is
+// unix.ENODEV where the interface is gone.
 func restore(netns string, on *attached) error {
 	if on.Result == nil {
 		return nil
@@ -29,26 +29,21 @@ func restore(netns string, on *attached) error {
 		return err
 	}
 	own := ownAddresses(r, on.IfName)
-	if len(own) == 0 {
-		return nil
-	}
 	return thread.Run(func() error {
 		if err := enterPin(netns); err != nil {
 			return err
 		}
 		link, err := linkIndex(on.IfName)
-		if errors.Is(err, unix.ENODEV) {
-			return nil // it is gone
-		}
 		if err != nil {
 			return fmt.Errorf("find interface %s: %w", on.IfName, err)
 		}
+		var errs []error
 		for _, a := range own {
-			if err := addAddress(link, a); err != nil {
-				return fmt.Errorf("add address %v: %w", &a, err)
+			if err := addAddress(link, a); err != nil { // those of the other family may be taken
+				errs = append(errs, fmt.Errorf("add address %v: %w", &a, err))
 			}
 		}
-		return nil
+		return errors.Join(errs...)
 	})
 }
 

@@ -31,10 +31,10 @@ func podChains(network, pod string) (names []string) {
 // rulesTime is how long clearRules may take. iptables-save writes a hundred thousand rules in a second or two.
 const rulesTime = 30 * time.Second
 
-// clearRules removes what plugins have left of a pod in the nat tables, of IPv4 and IPv6. A plugin that was killed
-// in the middle of a DEL had removed the interface, and bridge finds the rules to remove by the interface's
-// addresses: no later DEL removes them. They are known by their names, which are made of the network's and the
-// pod's, and by their comments, which have the pod's id. What the rules of others say is not touched. It does
+// clearRules removes what plugins have left of a pod in the nat tables, of IPv4 and IPv6. bridge finds the rules to
+// remove by the addresses of the pod's interface, and leaves them where that is not what it was, as after a DEL that
+// was killed in the middle: no later DEL removes them. They are known by their names, which are made of the network's
+// and the pod's, and by their comments, which have the pod's id. What the rules of others say is not touched. It does
 // nothing where iptables is not installed, and looks for no rules of nftables.
 //
 // It has a time of its own: plugins may have used up that of the DEL. Where it is over before all rules were read, as
@@ -52,10 +52,10 @@ func clearRules(ctx context.Context, run runProgram, log *slog.Logger, pod, netw
 		save.Stdout = left
 		if err := run(ctx, runName(pod), save); err != nil {
 			if caller.Err() != nil {
-				return fmt.Errorf("look in %s for rules that a cut-off CNI plugin has left for pod %s: %w", family, pod, err)
+				return fmt.Errorf("look in %s for rules that CNI plugins have left of pod %s: %w", family, pod, err)
 			}
 			// A kernel without the table has no rules in it. One that cannot be asked now may have.
-			log.Warn("rules that a cut-off CNI plugin may have left cannot be looked for",
+			log.Warn("rules that CNI plugins may have left cannot be looked for",
 				"pod", pod, "error", err)
 			continue
 		}
@@ -66,10 +66,10 @@ func clearRules(ctx context.Context, run runProgram, log *slog.Logger, pod, netw
 		restore := exec.Command(family+"-restore", "-n", "-w", "10")
 		restore.Stdin = bytes.NewReader(undo)
 		if err := run(ctx, runName(pod), restore); err != nil {
-			return fmt.Errorf("remove the rules of %s that a cut-off CNI plugin has left for pod %s: %w",
+			return fmt.Errorf("remove the rules of %s that CNI plugins have left of pod %s: %w",
 				family, pod, err)
 		}
-		log.Info("removed rules that a cut-off CNI plugin had left",
+		log.Info("removed rules that CNI plugins had left",
 			"pod", pod, "network", network, "tool", family)
 	}
 	return nil

@@ -53,6 +53,29 @@ func TestRulesOfCutOffPlugins(t *testing.T) {
 	h.detach(other)
 }
 
+// TestRulesOfChangedInterfaces has a pod's interface be another one when the pod is detached. bridge finds its rules by
+// the addresses of that interface, and says that all went well without it. newHost wants no rule left.
+func TestRulesOfChangedInterfaces(t *testing.T) {
+	for name, change := range map[string]string{
+		"removed":      "ip link del eth0",
+		"renamed":      "ip link set eth0 down && ip link set eth0 name other",
+		"without IPv6": "echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6",
+		"destroyed":    "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t, bridgeDual)
+			p := h.pod()
+			h.attach(p)
+			if change == "" {
+				must(t, Unpin(Namespaces{Net: p.NetNS}))
+			} else {
+				output(t, "nsenter", "--net="+p.NetNS, "sh", "-c", change)
+			}
+			h.detach(p)
+		})
+	}
+}
+
 // TestLookForRulesThatIsCutOff ends the time for a DEL while it looks for what a plugin has left that was killed. The
 // attachment stays, so that the next DEL looks again.
 func TestLookForRulesThatIsCutOff(t *testing.T) {
@@ -120,21 +143,28 @@ func TestChainOfACutOffTool(t *testing.T) {
 }
 
 // TestOnlyCutOffPluginsAreLookedAfter counts the programs that a pod costs whose plugins end well: rules are looked
-// for where something was cut off alone.
+// for where something was cut off or changed alone, and not after a boot.
 func TestOnlyCutOffPluginsAreLookedAfter(t *testing.T) {
 	if fault.Enabled {
 		t.Skip("counts in the normal build")
 	}
 	var ran []string
-	h := newHost(t, bridgeV4, func(c *Config) {
+	counting := func(c *Config) {
 		run := c.Run
 		c.Run = func(ctx context.Context, name string, cmd *exec.Cmd) error {
 			ran = append(ran, cmd.Path)
 			return run(ctx, name, cmd)
 		}
-	})
+	}
+	h := newHost(t, bridgeV4, counting)
 	p := h.pod()
 	h.attach(p)
+	h.detach(p)
+	must(t, Unpin(Namespaces{Net: p.NetNS}))
+	h = newHost(t, strings.Replace(bridgeV4, `"ipMasq": true`, `"ipMasq": false`, 1), counting)
+	p = h.pod()
+	h.attach(p)
+	h.ofAnotherBoot(p)
 	h.detach(p)
 	for _, path := range ran {
 		if strings.Contains(path, "tables") {

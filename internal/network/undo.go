@@ -1,0 +1,150 @@
+package network
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/fault"
+)
+
+// undo is the DEL of one network of an attachment.
+type undo struct {
+	n      *Network
+	a      *attachment
+	on     *attached
+	cutOff bool // a DEL before was cut off, or may have been
+	booted bool // the machine has booted since the ADD
+
+	// netns is the pod's network namespace, "" where it is gone: CNI then lets plugins undo what is outside of it.
+	netns string
+	// intact says that the pod's interface is there, with the addresses that its ADD gave it.
+	intact bool
+}
+
+// look finds out what is there of the pod's network, and gives its interface back the addresses that it has lost.
+func (u *undo) look() {
+	if !IsNamespace(u.a.NetNS) {
+		return
+	}
+	u.netns = u.a.NetNS
+	err := restore(u.netns, u.on)
+	u.intact = err == nil
+	if err != nil && !errors.Is(err, unix.ENODEV) {
+		u.n.log.Warn("a pod's interface did not get back the addresses that it had lost; plugins may leave something "+
+			"behind", "pod", u.a.Pod, "error", err)
+	}
+}
+
+// run runs DEL of the network's plugins.
+func (u *undo) run(ctx context.Context) error {
+	if u.on.Result == nil {
+		return u.unfinished(ctx)
+	}
+	return u.del(ctx, u.on, nil)
+}
+
+// mayLeaveRules reports whether plugins of the CNI project may have left rules of the pod although their DEL succeeds:
+// where one was cut off, and where the interface is not as it was, since bridge and ptp find their rules by its
+// addresses. portmap passes over what goes wrong when it looks for chains of its earlier releases, and may leave one. A
+// boot leaves no rules.
+func (u *undo) mayLeaveRules() bool {
+	_, ports := u.on.Capabilities["portMappings"]
+	return u.cutOff || u.on.Result == nil || ports || !u.intact && !u.booted
+}
+
+// unfinished undoes an attachment whose ADD is not known to have succeeded. A plugin that refuses the configuration of
+// the ADD also refuses DEL by it, and would for ever: then the configuration in force is tried, and after a while the
+// attachment is given up.
+func (u *undo) unfinished(ctx context.Context) error {
+	err := u.del(ctx, u.on, nil)
+	if !refused(err) {
+		return err
+	}
+	if mended := u.mended(); mended != nil {
+		again := u.del(ctx, mended, nil)
+		if again == nil {
+			u.n.log.Info("a pod was detached with the configuration in force: plugins refuse that of its attachment, "+
+				"which never succeeded", "pod", u.a.Pod, "network", u.on.Config.Name, "error", err)
+			return nil
+		}
+		err = fmt.Errorf("%w; and with the configuration in force: %w", err, again)
+		if !refused(again) {
+			return err
+		}
+	}
+	if u.a.Guessed {
+		return err // it may have succeeded
+	}
+	u.a.Refused = u.a.Refused.add()
+	if !u.a.Refused.enough() {
+		if e := u.n.attachments.write(u.a); e != nil {
+			u.n.log.Warn("a refusal to detach a pod could not be recorded", "pod", u.a.Pod, "error", e)
+		}
+		return err
+	}
+	return u.giveUp(ctx, err)
+}
+
+// mended is the attachment by the configuration in force, nil where that is none, the same, or another network's: what
+// one of another name does not find may be there all the same.
+func (u *undo) mended() *attached {
+	now := u.n.CNI.current.Load().conf
+	if now == nil || now.Name != u.on.Config.Name || sameConfig(now, &u.on.Config) {
+		return nil
+	}
+	again := *u.on
+	again.Config = *now
+	return &again
+}
+
+// sameConfig tells configurations apart by what plugins are told.
+func sameConfig(a, b *netconf) bool {
+	x, errX := json.Marshal(a)
+	y, errY := json.Marshal(b)
+	return errX == nil && errY == nil && bytes.Equal(x, y)
+}
+
+// giveUp runs DEL of every plugin once more, and passes over those that refuse it.
+func (u *undo) giveUp(ctx context.Context, why error) error {
+	if err := u.del(ctx, u.on, refused); err != nil {
+		return err
+	}
+	u.n.log.Warn("the attachment of a pod is given up: its ADD never succeeded, and its plugins refuse DEL; what an ADD "+
+		"may have left is to be removed by hand, such as an address that the IPAM plugin keeps for the pod",
+		"pod", u.a.Pod, "network", u.on.Config.Name, "configuration", u.on.Config.File,
+		"tries", u.a.Refused.Tries, "since", u.a.Refused.Since, "error", why)
+	return nil
+}
+
+// del runs DEL of each plugin, last first. It stops at one that fails, unless passOver, which may be nil, takes its
+// error: what comes before it in the list, such as an address, must not be given away while what was built on it
+// stands.
+func (u *undo) del(ctx context.Context, on *attached, passOver func(error) bool) error {
+	c := u.n.call("DEL", u.a, on)
+	c.netns = u.netns
+	var prev json.RawMessage
+	if on.Config.atLeast("0.4.0") {
+		prev = on.Result
+	}
+	for _, p := range slices.Backward(on.Config.Plugins) {
+		if err := fault.At("network.detach.del.before"); err != nil {
+			return err
+		}
+		if _, err := c.one(ctx, p, prev); err != nil && (passOver == nil || !passOver(err)) {
+			return err
+		}
+		if err := fault.At("network.detach.del.after"); err != nil {
+			return err
+		}
+	}
+	if c.netns == "" {
+		return reclaim(ctx, &on.Config)
+	}
+	return nil
+}
