@@ -84,22 +84,29 @@ func (n *Network) call(verb string, a *attachment, on *attached) *call {
 	}
 }
 
-// add runs ADD of each plugin in order, the result of one being the input of the next.
+// add runs ADD of each plugin in order, the result of one being the input of the next. Each result is recorded before
+// the next plugin runs: a DEL of what was cut off gets it, and without it a plugin such as firewall finds nothing to
+// undo.
 func (n *Network) add(ctx context.Context, a *attachment, on *attached) (Result, error) {
 	c := n.call("ADD", a, on)
 	var last types.Result
-	for _, p := range on.Config.Plugins {
+	for i, p := range on.Config.Plugins {
+		if i > 0 {
+			if err := n.attachments.save(a, "network.attach.partial"); err != nil {
+				return Result{}, err
+			}
+		}
 		if err := fault.At("network.attach.add.before"); err != nil {
 			return Result{}, err
 		}
 		var err error
-		if last, err = c.one(ctx, p, on.Result); err != nil {
+		if last, err = c.one(ctx, p, on.Partial); err != nil {
 			return Result{}, err
 		}
 		if last, err = last.GetAsVersion(on.Config.Version); err != nil {
 			return Result{}, fmt.Errorf("CNI plugin %s: its result: %w", p.Type, err)
 		}
-		if on.Result, err = json.Marshal(last); err != nil {
+		if on.Partial, err = json.Marshal(last); err != nil {
 			return Result{}, err
 		}
 		if err := fault.At("network.attach.add.after"); err != nil {
@@ -115,6 +122,7 @@ func (n *Network) add(ctx context.Context, a *attachment, on *attached) (Result,
 		return Result{}, fmt.Errorf("network %q gave the pod no address: does a plugin in %s have an ipam section?",
 			on.Config.Name, on.Config.File)
 	}
+	on.Result, on.Partial = on.Partial, nil
 	return Result{IPs: ips, Raw: on.Result}, nil
 }
 

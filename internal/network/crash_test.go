@@ -127,8 +127,8 @@ func TestDaemonKilledAtEachPoint(t *testing.T) {
 	passed := strings.Fields(string(data))
 	for _, want := range []string{
 		"network.pin.mount.before", "network.pin.mount.after", "network.attach.intent.before", "network.attach.intent.after",
-		"network.attach.add.before", "network.attach.add.after", "network.attach.result.before",
-		"network.attach.result.after",
+		"network.attach.add.before", "network.attach.add.after", "network.attach.partial.before",
+		"network.attach.partial.after", "network.attach.result.before", "network.attach.result.after",
 		"network.detach.intent.before", "network.detach.intent.after", "network.detach.del.before",
 		"network.detach.del.after",
 		"network.detach.forget.before", "network.detach.forget.after", "network.unpin.unmounted",

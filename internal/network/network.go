@@ -127,13 +127,24 @@ type attachment struct {
 	Refused *refusals `json:"refused,omitempty"`
 }
 
-// attached is the attachment to one network. Result is absent until ADD has succeeded.
+// attached is the attachment to one network.
 type attached struct {
 	Config       netconf                    `json:"config"`
 	IfName       string                     `json:"ifname"`
 	Args         [][2]string                `json:"args,omitempty"`
 	Capabilities map[string]json.RawMessage `json:"capabilities,omitempty"`
-	Result       json.RawMessage            `json:"result,omitempty"`
+	// Result is that of the last plugin, absent until ADD has succeeded. Until then Partial is that of the last plugin
+	// that has answered, if any but the last has.
+	Result  json.RawMessage `json:"result,omitempty"`
+	Partial json.RawMessage `json:"partial,omitempty"`
+}
+
+// known is what the plugins have said of the attachment, nil where that is nothing.
+func (on *attached) known() json.RawMessage {
+	if on.Result == nil {
+		return on.Partial
+	}
+	return on.Result
 }
 
 // cache keeps attachments, a record each, named by the pod's id.

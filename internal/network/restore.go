@@ -17,10 +17,11 @@ import (
 // takes them from there, anybody with the right to may, and plugins find what they have to undo by them. The error is
 // unix.ENODEV where the interface is gone.
 func restore(netns string, on *attached) error {
-	if on.Result == nil {
+	known := on.known()
+	if known == nil {
 		return nil
 	}
-	result, err := create.Create(on.Config.Version, on.Result)
+	result, err := create.Create(on.Config.Version, known)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/containernetworking/cni/pkg/types/create"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/fault"
@@ -100,7 +101,26 @@ func (u *undo) mended() *attached {
 	}
 	again := *u.on
 	again.Config = *now
+	again.Partial = inVersion(again.Partial, u.on.Config.Version, now.Version)
 	return &again
+}
+
+// inVersion is a result in another version of CNI, nil where there is none.
+func inVersion(result json.RawMessage, from, to string) json.RawMessage {
+	if result == nil || from == to {
+		return result
+	}
+	r, err := create.Create(from, result)
+	if err == nil {
+		r, err = r.GetAsVersion(to)
+	}
+	if err == nil {
+		result, err = json.Marshal(r)
+	}
+	if err != nil {
+		return nil
+	}
+	return result
 }
 
 // sameConfig tells configurations apart by what plugins are told.
@@ -130,7 +150,7 @@ func (u *undo) del(ctx context.Context, on *attached, passOver func(error) bool)
 	c.netns = u.netns
 	var prev json.RawMessage
 	if on.Config.atLeast("0.4.0") {
-		prev = on.Result
+		prev = on.known()
 	}
 	for _, p := range slices.Backward(on.Config.Plugins) {
 		if err := fault.At("network.detach.del.before"); err != nil {
