@@ -19,13 +19,14 @@ import (
 // An attachment whose ADD never succeeded is given up after so many DELs that a plugin refused, the first of them so
 // long ago. An ADD that was cut off may have made something all the same, and a plugin may refuse a DEL because of what
 // passes, such as an agent that starts again: the time is for that. Both are counted anew after a boot, when agents
-// start, too.
+// start, too, and some put their plugins there. So it is with one that was made in another boot, and whose namespace is
+// gone.
 const (
 	refusedTries = 5
 	refusedFor   = 2 * time.Minute
 )
 
-// refusals are the DELs of an attachment that a plugin has refused, in one boot.
+// refusals are the DELs of an attachment that a plugin has refused, or could not run for as it is missing, in one boot.
 type refusals struct {
 	Tries int           `json:"tries"`
 	Since time.Time     `json:"since"`          // the first, for people: the clock may be set meanwhile
@@ -43,7 +44,7 @@ func (r *refusals) add() *refusals {
 	return r
 }
 
-// enough reports whether an attachment that never succeeded is given up.
+// enough reports whether an attachment is given up.
 func (r *refusals) enough() bool {
 	_, now := bootTime()
 	return r.Tries >= refusedTries && now-r.At >= refusedFor
@@ -76,8 +77,8 @@ type DetachError struct {
 	Pod    string
 	Record string // the file that keeps the attachment
 	Err    error
-	// GivenUp says that the attachment is given up if plugins go on to refuse it.
-	GivenUp bool
+	// GivenUp says that the attachment is given up if that goes on, and Booted that it is of another boot.
+	GivenUp, Booted bool
 }
 
 func (e *DetachError) Error() string { return e.Err.Error() + "; " + e.remedy() }
@@ -87,6 +88,10 @@ func (e *DetachError) remedy() string {
 		"as an address, is yours to clean up", e.Record, e.Pod)
 	var missing *MissingPluginError
 	switch {
+	case e.GivenUp && e.Booted:
+		return fmt.Sprintf("it is tried again; the machine has booted since the pod was attached, so the attachment is "+
+			"given up after %d failures in at least %v, with a DEL of the plugins that are there and do not refuse it",
+			refusedTries, refusedFor)
 	case errors.As(e.Err, &missing):
 		return "if it is gone for good, " + forget
 	case e.GivenUp:

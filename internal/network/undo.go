@@ -11,6 +11,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types/create"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/fail"
 	"berth/internal/fault"
 )
 
@@ -42,12 +43,47 @@ func (u *undo) look() {
 	}
 }
 
-// run runs DEL of the network's plugins.
+// run runs DEL of the network's plugins. What no further DEL may mend (see inVain) is tried for a while, and the
+// attachment is then given up. Where its ADD is not known to have succeeded, and a plugin refuses its configuration,
+// which it would for ever, DEL is also tried by the configuration in force.
 func (u *undo) run(ctx context.Context) error {
-	if u.on.Result == nil {
-		return u.unfinished(ctx)
+	err := u.del(ctx, u.on, nil)
+	if mended := u.mended(); mended != nil && refused(err) {
+		again := u.del(ctx, mended, nil)
+		if again == nil {
+			u.n.log.Info("a pod was detached with the configuration in force: plugins refuse that of its attachment, "+
+				"which never succeeded", "pod", u.a.Pod, "network", u.on.Config.Name, "error", err)
+			return nil
+		}
+		err = fmt.Errorf("%w; and with the configuration in force: %w", err, again)
+		if !u.inVain(again) {
+			return err
+		}
 	}
-	return u.del(ctx, u.on, nil)
+	if !u.inVain(err) {
+		return err
+	}
+	u.a.Refused = u.a.Refused.add()
+	if !u.a.Refused.enough() {
+		if e := u.n.attachments.write(u.a); e != nil {
+			u.n.log.Warn("a refusal to detach a pod could not be recorded", "pod", u.a.Pod, "error", e)
+		}
+		return err
+	}
+	return u.giveUp(ctx)
+}
+
+// outlived reports whether nothing of the pod's network is there any more but what plugins keep on a disk: a boot has
+// taken the rest, and no pod of before uses an address.
+func (u *undo) outlived() bool { return u.booted && u.netns == "" }
+
+// inVain reports whether an error of a plugin is one for which the attachment is given up, if it goes on: a refusal,
+// where no ADD has succeeded, and also that the plugin is missing, where a boot has taken what it made.
+func (u *undo) inVain(err error) bool {
+	if u.outlived() {
+		return refused(err) || fail.As[*MissingPluginError](err)
+	}
+	return refused(err) && u.on.Result == nil && !u.a.Guessed // a guess may have succeeded
 }
 
 // mayLeaveRules reports whether plugins of the CNI project may have left rules of the pod although their DEL succeeds:
@@ -59,44 +95,11 @@ func (u *undo) mayLeaveRules() bool {
 	return u.cutOff || u.on.Result == nil || ports || !u.intact && !u.booted
 }
 
-// unfinished undoes an attachment whose ADD is not known to have succeeded. A plugin that refuses the configuration of
-// the ADD also refuses DEL by it, and would for ever: then the configuration in force is tried, and after a while the
-// attachment is given up.
-func (u *undo) unfinished(ctx context.Context) error {
-	err := u.del(ctx, u.on, nil)
-	if !refused(err) {
-		return err
-	}
-	if mended := u.mended(); mended != nil {
-		again := u.del(ctx, mended, nil)
-		if again == nil {
-			u.n.log.Info("a pod was detached with the configuration in force: plugins refuse that of its attachment, "+
-				"which never succeeded", "pod", u.a.Pod, "network", u.on.Config.Name, "error", err)
-			return nil
-		}
-		err = fmt.Errorf("%w; and with the configuration in force: %w", err, again)
-		if !refused(again) {
-			return err
-		}
-	}
-	if u.a.Guessed {
-		return err // it may have succeeded
-	}
-	u.a.Refused = u.a.Refused.add()
-	if !u.a.Refused.enough() {
-		if e := u.n.attachments.write(u.a); e != nil {
-			u.n.log.Warn("a refusal to detach a pod could not be recorded", "pod", u.a.Pod, "error", e)
-		}
-		return err
-	}
-	return u.giveUp(ctx, err)
-}
-
-// mended is the attachment by the configuration in force, nil where that is none, the same, or another network's: what
-// one of another name does not find may be there all the same.
+// mended is the attachment by the configuration in force, nil where an ADD has succeeded by its own, and where that in
+// force is none, the same, or another network's: what one of another name does not find may be there all the same.
 func (u *undo) mended() *attached {
 	now := u.n.CNI.current.Load().conf
-	if now == nil || now.Name != u.on.Config.Name || sameConfig(now, &u.on.Config) {
+	if u.on.Result != nil || now == nil || now.Name != u.on.Config.Name || sameConfig(now, &u.on.Config) {
 		return nil
 	}
 	again := *u.on
@@ -130,15 +133,27 @@ func sameConfig(a, b *netconf) bool {
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
-// giveUp runs DEL of every plugin once more, and passes over those that refuse it.
-func (u *undo) giveUp(ctx context.Context, why error) error {
-	if err := u.del(ctx, u.on, refused); err != nil {
+// giveUp runs DEL of every plugin once more, and passes over those that fail in vain.
+func (u *undo) giveUp(ctx context.Context) error {
+	var passed []error
+	err := u.del(ctx, u.on, func(err error) bool {
+		if !u.inVain(err) {
+			return false
+		}
+		passed = append(passed, err)
+		return true
+	})
+	if err != nil || len(passed) == 0 {
 		return err
 	}
-	u.n.log.Warn("the attachment of a pod is given up: its ADD never succeeded, and its plugins refuse DEL; what an ADD "+
-		"may have left is to be removed by hand, such as an address that the IPAM plugin keeps for the pod",
+	why := "its ADD never succeeded, and its plugins refuse DEL; what an ADD may have left"
+	if u.outlived() {
+		why = "the machine has booted since, and plugins that made it are missing, or refuse DEL; what they may have left"
+	}
+	u.n.log.Warn("the attachment of a pod is given up: "+why+" is to be removed by hand, such as an address that the "+
+		"IPAM plugin keeps for the pod",
 		"pod", u.a.Pod, "network", u.on.Config.Name, "configuration", u.on.Config.File,
-		"tries", u.a.Refused.Tries, "since", u.a.Refused.Since, "error", why)
+		"tries", u.a.Refused.Tries, "since", u.a.Refused.Since, "error", errors.Join(passed...))
 	return nil
 }
 
