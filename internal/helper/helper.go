@@ -157,7 +157,7 @@ func (p *process) describe(err error) error {
 		Program: filepath.Base(p.cmd.Path),
 		Cause:   err,
 		Killed:  p.killed,
-		Stderr:  p.streams.tail.lines(),
+		Stderr:  p.streams.tail.Lines(),
 		Took:    time.Since(p.started),
 	}
 }

@@ -18,7 +18,7 @@ const drainTimeout = 100 * time.Millisecond
 // streams gives a command real pipes in place of readers and writers, so that exec.Cmd.Wait waits for the process
 // alone.
 type streams struct {
-	tail    tail
+	tail    Tail
 	child   []*os.File // the command's ends: ours to close once it has started
 	outputs []*os.File // our ends of what it writes
 	input   *os.File   // our end of what it reads
@@ -123,13 +123,14 @@ const (
 	tailLines = 8
 )
 
-// tail keeps the end of what is written to it.
-type tail struct {
+// Tail keeps the end of what is written to it, as an Error does of a program's standard error.
+type Tail struct {
 	mu   sync.Mutex
 	kept []byte
 }
 
-func (t *tail) Write(p []byte) (int, error) {
+// Write takes the next piece; it never fails.
+func (t *Tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.kept = append(t.kept, p[max(0, len(p)-tailBytes):]...)
@@ -139,7 +140,8 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (t *tail) lines() string {
+// Lines returns the last lines, as UTF-8.
+func (t *Tail) Lines() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all := strings.Split(strings.TrimSpace(strings.ToValidUTF8(string(t.kept), "?")), "\n")

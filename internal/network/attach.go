@@ -79,8 +79,8 @@ func (n *Network) attach(ctx context.Context, p Pod) (Result, error) {
 // call is a run of a network's plugins for a pod.
 func (n *Network) call(verb string, a *attachment, on *attached) *call {
 	return &call{
-		settings: n.CNI.inForce, run: n.run, name: runName(a.Pod), verb: verb, conf: &on.Config, pod: a.Pod,
-		netns: a.NetNS, on: on,
+		settings: n.CNI.inForce, run: n.run, log: n.log, name: runName(a.Pod), verb: verb, conf: &on.Config,
+		pod: a.Pod, netns: a.NetNS, on: on,
 	}
 }
 

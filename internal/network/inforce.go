@@ -26,7 +26,9 @@ func openCNIConfig(cfg Config) *CNIConfig {
 	c := &CNIConfig{log: cfg.Logger, dirty: cfg.Dirty}
 	c.settings.Store(&cfg)
 	c.status.log, c.status.call = cfg.Logger, func(ctx context.Context, conf *netconf) error {
-		return askStatus(ctx, &call{settings: c.inForce, run: cfg.Run, name: "cni-status", verb: "STATUS", conf: conf})
+		return askStatus(ctx, &call{
+			settings: c.inForce, run: cfg.Run, log: cfg.Logger, name: "cni-status", verb: "STATUS", conf: conf,
+		})
 	}
 	c.status.open()
 	c.follow()

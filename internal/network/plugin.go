@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"berth/internal/fail"
+	"berth/internal/helper"
 	"berth/internal/limit"
 )
 
@@ -46,15 +48,25 @@ type PluginError struct {
 	Plugin, Verb string // such as bridge, ADD
 	Network      string
 	Answer       *types.Error // what the plugin said, nil if nothing that CNI knows
-	Err          error        // how its process ended
+	Err          error        // how its process ended, with the last lines of its stderr
+	Stdout       string       // the last lines of it, where that is no answer
 }
 
 func (e *PluginError) Error() string {
 	text := fmt.Sprintf("CNI plugin %s (%s of network %q): ", e.Plugin, e.Verb, e.Network)
-	if e.Answer != nil {
-		return text + e.Answer.Error()
+	if e.Answer == nil {
+		text += strings.TrimPrefix(e.Err.Error(), e.Plugin+": ")
+		if e.Stdout != "" {
+			text += "; on stdout: " + e.Stdout
+		}
+		return text
 	}
-	return text + strings.TrimPrefix(e.Err.Error(), e.Plugin+": ")
+	text += e.Answer.Error()
+	var ended *helper.Error
+	if errors.As(e.Err, &ended) && !strings.Contains(text, ended.Stderr) {
+		text += "; on stderr: " + ended.Stderr
+	}
+	return text
 }
 
 func (e *PluginError) Unwrap() error { return e.Err }
@@ -77,12 +89,15 @@ func find(name string, dirs []string) (string, error) {
 type call struct {
 	settings func() *Config // those in force
 	run      runProgram
+	log      *slog.Logger
 	name     string // under which programs run
 	verb     string
 	conf     *netconf
 	pod      string // "" for a verb that is about no pod
 	netns    string
 	on       *attached
+
+	stdout string // the last lines that the last plugin wrote there
 }
 
 // one runs one plugin of the list and returns its result, nil for a verb without one.
@@ -105,7 +120,8 @@ func (c *call) one(ctx context.Context, p plugin, prev json.RawMessage) (types.R
 	if err == nil || errors.As(err, &failed) {
 		return result, err
 	}
-	return nil, &PluginError{p.Type, c.verb, c.conf.Name, nil, fmt.Errorf("its answer is not a CNI result: %w", err)}
+	err = fmt.Errorf("its answer is not a CNI result: %w", err)
+	return nil, &PluginError{p.Type, c.verb, c.conf.Name, nil, err, c.stdout}
 }
 
 // config is what the plugin reads: its own part of the list, and what CNI adds to it.
@@ -153,25 +169,41 @@ func (c *call) args() *invoke.Args {
 	return a
 }
 
-// ExecPlugin runs a plugin so that nothing of it is left: the invoke.Exec of libcni.
+// ExecPlugin runs a plugin so that nothing of it is left: the invoke.Exec of libcni. What one that succeeds has written
+// to stderr is logged.
 func (c *call) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	plugin := filepath.Base(path)
 	for wait := 20 * time.Millisecond; ; wait *= 2 {
-		answer := &bounded{left: int(limit.CNIAnswer.Limit)}
+		answer, stderr := &bounded{left: int(limit.CNIAnswer.Limit)}, &helper.Tail{}
 		cmd := exec.Command(path)
-		cmd.Env, cmd.Stdin, cmd.Stdout = environ, bytes.NewReader(stdin), answer
+		cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = environ, bytes.NewReader(stdin), answer, stderr
 		err := c.run(ctx, c.name, cmd)
 		if err == nil {
+			if said := stderr.Lines(); said != "" {
+				c.log.Debug("a CNI plugin wrote to stderr", "plugin", plugin, "verb", c.verb, "pod", c.pod, "stderr", said)
+			}
+			c.stdout = lastLines(answer.data)
 			return answer.data, nil
 		}
 		if answer.left < 0 {
-			err = limit.CNIAnswer.Exceeded()
+			err, answer.data = limit.CNIAnswer.Exceeded(), nil
 		}
 		// A program that is being replaced is busy for as long as it is open for writing.
 		if errors.Is(err, syscall.ETXTBSY) && wait < 2*time.Second && sleep(ctx, wait) {
 			continue
 		}
-		return nil, &PluginError{filepath.Base(path), c.verb, c.conf.Name, errorIn(answer.data), err}
+		failed := &PluginError{plugin, c.verb, c.conf.Name, errorIn(answer.data), err, ""}
+		if failed.Answer == nil {
+			failed.Stdout = lastLines(answer.data)
+		}
+		return nil, failed
 	}
+}
+
+func lastLines(output []byte) string {
+	tail := &helper.Tail{}
+	_, _ = tail.Write(output)
+	return tail.Lines()
 }
 
 // errorIn is the error that a plugin wrote to stdout, nil if it wrote none.
