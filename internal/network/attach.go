@@ -178,9 +178,6 @@ func (n *Network) detach(ctx context.Context, p Pod) error {
 	if err != nil {
 		return err
 	}
-	caller := ctx
-	ctx, cancel := context.WithTimeout(caller, n.CNI.inForce().DelTimeout)
-	defer cancel()
 	cutOff := a.Undoing || damaged != nil
 	boot, _ := bootTime()
 	if !a.Undoing || a.Boot == "" {
@@ -196,7 +193,7 @@ func (n *Network) detach(ctx context.Context, p Pod) error {
 		u.look()
 		err := u.run(ctx)
 		if err == nil && u.mayLeaveRules() {
-			err = clearRules(caller, n.run, n.log, a.Pod, u.on.Config.Name)
+			err = clearRules(ctx, n.run, n.log, a.Pod, u.on.Config.Name)
 		}
 		if err != nil {
 			path, _ := n.attachments.path(p.ID)

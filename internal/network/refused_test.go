@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"berth/internal/fail"
+	"berth/test/timeouts"
 )
 
 // tooSmall is a configuration whose ADD and DEL host-local refuses.
@@ -183,4 +184,21 @@ func TestSecondNameOfARecordIsAGuess(t *testing.T) {
 	if a, err := c.read("p"); err != nil || !a.Guessed {
 		t.Errorf("%+v, %v", a, err)
 	}
+}
+
+// TestSlowRefusalIsGivenUp has a plugin take more than half of the time for a DEL to refuse it, by the configuration of
+// the attachment and by that in force. Each run of the plugins has that time.
+func TestSlowRefusalIsGivenUp(t *testing.T) {
+	_, change := script(t, "slow", "sleep 1.2; "+refusing)
+	list := `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"slow"}]}`
+	h := newHost(t, list, change, func(c *Config) { c.DelTimeout = timeouts.For(2 * time.Second) })
+	p := h.pod()
+	h.fails(p)
+	h.write("10-test.conflist", strings.Replace(list, `"slow"`, `"slow", "mended": true`, 1))
+	h.open()
+	if err := h.Detach(t.Context(), p); err == nil || strings.Contains(err.Error(), "killed") {
+		t.Fatalf("%v", err)
+	}
+	h.refusedLongAgo(p)
+	h.detach(p)
 }

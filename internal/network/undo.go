@@ -159,8 +159,10 @@ func (u *undo) giveUp(ctx context.Context) error {
 
 // del runs DEL of each plugin, last first. It stops at one that fails, unless passOver, which may be nil, takes its
 // error: what comes before it in the list, such as an address, must not be given away while what was built on it
-// stands.
+// stands. It has the time for a DEL to itself: one that was refused slowly must not cost the next its time.
 func (u *undo) del(ctx context.Context, on *attached, passOver func(error) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, u.n.CNI.inForce().DelTimeout)
+	defer cancel()
 	c := u.n.call("DEL", u.a, on)
 	c.netns = u.netns
 	var prev json.RawMessage
