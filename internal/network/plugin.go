@@ -52,6 +52,7 @@ type PluginError struct {
 	Stdout       string       // the last lines of it, where that is no answer
 }
 
+// Error is clipped: it becomes a part of the node's status and of a pod's record, and a plugin may say megabytes.
 func (e *PluginError) Error() string {
 	text := fmt.Sprintf("CNI plugin %s (%s of network %q): ", e.Plugin, e.Verb, e.Network)
 	if e.Answer == nil {
@@ -59,14 +60,14 @@ func (e *PluginError) Error() string {
 		if e.Stdout != "" {
 			text += "; on stdout: " + e.Stdout
 		}
-		return text
+		return fail.Clip(text)
 	}
 	text += e.Answer.Error()
 	var ended *helper.Error
 	if errors.As(e.Err, &ended) && !strings.Contains(text, ended.Stderr) {
 		text += "; on stderr: " + ended.Stderr
 	}
-	return text
+	return fail.Clip(text)
 }
 
 func (e *PluginError) Unwrap() error { return e.Err }
@@ -212,6 +213,7 @@ func errorIn(answer []byte) *types.Error {
 	if json.Unmarshal(answer, e) != nil || e.Msg == "" {
 		return nil
 	}
+	e.Msg, e.Details = fail.Clip(e.Msg), fail.Clip(e.Details)
 	return e
 }
 

@@ -3,6 +3,8 @@ package network
 import (
 	"errors"
 	"time"
+
+	"berth/internal/fail"
 )
 
 // NotReady is the reason that kubelets know for a network that is not ready.
@@ -25,7 +27,7 @@ type snapshot struct {
 
 func describe(conf *netconf, err error) Status {
 	if err != nil {
-		message := err.Error()
+		message := fail.Clip(err.Error())
 		if errors.Is(err, errNoConfig) {
 			message += "; pods without host networking wait until a network plugin or the administrator puts one there"
 		}

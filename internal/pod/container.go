@@ -276,12 +276,7 @@ func (l *container) stuck(cause error) {
 	}
 	_ = l.p.publish("container.stuck", func(r *sandbox.Record) error {
 		return r.Edit(l.id, func(c *sandbox.Container) error {
-			f := sandbox.Failure{Since: time.Now()}
-			if c.Stuck != nil {
-				f = *c.Stuck
-			}
-			f.Error, f.Tries = cause.Error(), f.Tries+1
-			c.Stuck = &f
+			c.Stuck = c.Stuck.Again(cause)
 			return nil
 		})
 	})

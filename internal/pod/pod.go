@@ -4,7 +4,6 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"berth/internal/bundle"
 	"berth/internal/op"
@@ -129,14 +128,8 @@ func (s *containerSet) drop(id sandbox.ID) {
 
 // stuck notes in the record that an undo failed, and tries again later until it succeeds.
 func (p *pod) stuck(cause error, again func() error) {
-	now := time.Now()
 	_ = p.publish("stuck", func(r *sandbox.Record) error {
-		f := sandbox.Failure{Since: now}
-		if r.Stuck != nil {
-			f = *r.Stuck
-		}
-		f.Error, f.Tries = cause.Error(), f.Tries+1
-		r.Stuck = &f
+		r.Stuck = r.Stuck.Again(cause)
 		return nil
 	})
 	if p.tries.ask(p.work, again) {

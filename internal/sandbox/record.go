@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/fail"
 	"berth/internal/record"
 	"berth/internal/runtime"
 	"berth/internal/spec"
@@ -53,6 +54,17 @@ type Failure struct {
 	Error string
 	Since time.Time
 	Tries int
+}
+
+// Again is what is known once the undo has failed again, for the first time where f is nil. The text is clipped: what
+// has failed may say megabytes, and the record is written anew with each try.
+func (f *Failure) Again(cause error) *Failure {
+	next := Failure{Since: time.Now()}
+	if f != nil {
+		next = *f
+	}
+	next.Error, next.Tries = fail.Clip(cause.Error()), next.Tries+1
+	return &next
 }
 
 // Container is all that is known of a container.
