@@ -1,7 +1,6 @@
 package network
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -25,6 +24,25 @@ const (
 // went are empty files, which no DEL finds again, and which no ADD gives out. It writes under a lock, so who has the
 // lock knows that an empty one is no lease that is just being made.
 func reclaim(ctx context.Context, conf *netconf) error {
+	dirs, err := leaseDirs(conf)
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
+		if len(emptyLeases(dir)) == 0 {
+			continue
+		}
+		if err := removeEmptyLeases(ctx, dir); err != nil {
+			return fmt.Errorf("give back the addresses in %s that a power cut left to nobody: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+// leaseDirs are where host-local may keep the leases of a network: where it does unless it is told, since a plugin may
+// run it of which the configuration says nothing, as flannel does, and where the configuration says.
+func leaseDirs(conf *netconf) ([]string, error) {
+	dirs := []string{filepath.Join(hostLocalData, conf.Name)}
 	for _, p := range conf.Plugins {
 		if p.IPAM != hostLocal {
 			continue
@@ -35,17 +53,13 @@ func reclaim(ctx context.Context, conf *netconf) error {
 			} `json:"ipam"`
 		}
 		if err := json.Unmarshal(p.Raw, &of); err != nil {
-			return err
+			return nil, err
 		}
-		dir := filepath.Join(cmp.Or(of.IPAM.DataDir, hostLocalData), conf.Name)
-		if len(emptyLeases(dir)) == 0 {
-			continue
-		}
-		if err := removeEmptyLeases(ctx, dir); err != nil {
-			return fmt.Errorf("give back the addresses in %s that a power cut left to nobody: %w", dir, err)
+		if of.IPAM.DataDir != "" {
+			dirs = append(dirs, filepath.Join(of.IPAM.DataDir, conf.Name))
 		}
 	}
-	return nil
+	return dirs, nil
 }
 
 func emptyLeases(dir string) (paths []string) {
