@@ -3,8 +3,10 @@ package pod
 import (
 	"context"
 	"log/slog"
+	goruntime "runtime"
 
 	"berth/internal/network"
+	"berth/internal/op"
 	"berth/internal/rootfs"
 	"berth/internal/runtime"
 	"berth/internal/sandbox"
@@ -16,6 +18,7 @@ type sweeper struct {
 	layout  *sandbox.Layout
 	owned   func(id string) bool // whether a record, also one that cannot be read, has the id
 	handler func(name string) (runtime.Handler, error)
+	worker  *worker // detaches
 	runtime interface {
 		Sweep(ctx context.Context, live func(pod string) bool, handler func(name string) (runtime.Handler, error)) error
 	}
@@ -32,17 +35,16 @@ type sweeper struct {
 
 func newSweeper(s *Pods) *sweeper {
 	return &sweeper{
-		layout: &s.cfg.Layout, owned: s.Catalog.owned, handler: s.bundle.Handlers.Find,
+		layout: &s.cfg.Layout, owned: s.Catalog.owned, handler: s.bundle.Handlers.Find, worker: &s.worker,
 		runtime: s.runtime, network: s.cfg.Network, cgroups: s.cfg.Cgroups, log: s.cfg.Log,
 	}
 }
 
-// sweep removes what it finds of each kind; one that fails keeps no other from it.
+// sweep removes what it finds of each kind; one that fails keeps no other from it. Pods are detached in the background.
 func (s *sweeper) sweep(ctx context.Context) {
 	for what, err := range map[string]error{
 		"monitors and runtime state": s.runtime.Sweep(ctx, s.owned, s.handler),
-		"network attachments":        s.sweepNetworks(ctx),
-		"network namespaces":         network.SweepPins(s.layout.NetNS, s.layout.NetNSPrefix(), s.owned),
+		"networks":                   s.sweepNetworks(),
 		"run directories":            rootfs.Sweep(s.layout.PodsState(), s.owned),
 		"cgroups":                    s.sweepCgroups(ctx),
 	} {
@@ -53,21 +55,41 @@ func (s *sweeper) sweep(ctx context.Context) {
 	}
 }
 
-func (s *sweeper) sweepNetworks(ctx context.Context) error {
+// sweepNetworks begins to detach the pods that are attached, and removes the network namespaces of those that are not.
+func (s *sweeper) sweepNetworks() error {
 	ids, err := s.network.Attachments()
 	if err != nil {
 		return err
 	}
+	attached := map[string]bool{}
+	slots := make(chan struct{}, 2*goruntime.GOMAXPROCS(0))
 	for _, id := range ids {
-		if s.owned(id) {
-			continue
-		}
-		pod := network.Pod{ID: id, NetNS: s.layout.NetNSPin(sandbox.ID(id))}
-		if e := s.network.Detach(ctx, pod); e != nil {
-			err = e
+		if attached[id] = true; !s.owned(id) {
+			s.worker.background(func(ctx context.Context) { s.detach(ctx, slots, id) })
 		}
 	}
-	return err
+	return network.SweepPins(s.layout.NetNS, s.layout.NetNSPrefix(), func(id string) bool {
+		return attached[id] || s.owned(id)
+	})
+}
+
+// detach detaches a pod, and tries it again until it succeeds: after a boot the agents of the network's plugins may
+// start later than the daemon. The namespace stays until then, because plugins find in it what they undo.
+func (s *sweeper) detach(ctx context.Context, slots chan struct{}, id string) {
+	pod := network.Pod{ID: id, NetNS: s.layout.NetNSPin(sandbox.ID(id))}
+	try := func() error {
+		return op.InTurn(ctx, slots, slotTime, func(ctx context.Context) error {
+			if err := s.network.Detach(ctx, pod); err != nil {
+				return err
+			}
+			return network.Unpin(network.Namespaces{Net: pod.NetNS})
+		})
+	}
+	if err := try(); err != nil && ctx.Err() == nil {
+		s.log.Warn("a pod without a record could not be detached; it is tried again in the background", "pod", id,
+			"error", err)
+		s.worker.retry(try)
+	}
 }
 
 // sweepCgroups removes the default cgroups of pods that are no more.

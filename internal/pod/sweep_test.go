@@ -7,18 +7,25 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"berth/internal/network"
+	"berth/internal/op"
 	"berth/internal/runtime"
 	"berth/internal/sandbox"
 )
 
 // leftovers are attachments and cgroups of pods, some of which cannot be removed.
 type leftovers struct {
-	attached, grouped map[string]bool
-	stuck             string
-	swept             func(id string) bool
+	grouped map[string]bool
+	swept   func(id string) bool
+	detach  func(p network.Pod) error // nil for one that succeeds
+
+	mu       sync.Mutex // guards attached
+	attached map[string]bool
 }
 
 func (l *leftovers) Sweep(
@@ -29,14 +36,22 @@ func (l *leftovers) Sweep(
 }
 
 func (l *leftovers) Detach(_ context.Context, p network.Pod) error {
-	if p.ID == l.stuck {
-		return errors.New("stuck")
+	if l.detach != nil {
+		if err := l.detach(p); err != nil {
+			return err
+		}
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	delete(l.attached, p.ID)
 	return nil
 }
 
-func (l *leftovers) Attachments() ([]string, error) { return slices.Sorted(maps.Keys(l.attached)), nil }
+func (l *leftovers) Attachments() ([]string, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Sorted(maps.Keys(l.attached)), nil
+}
 
 func (l *leftovers) RemovePod(_ context.Context, id string) error {
 	delete(l.grouped, id)
@@ -47,31 +62,47 @@ func (l *leftovers) Pods(context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(l.grouped)), nil
 }
 
+// sweeperOf sweeps what is left, of which an id is owned, until the test ends.
+func sweeperOf(t *testing.T, l *leftovers, owned string) *sweeper {
+	dir := t.TempDir()
+	w := &worker{pauses: op.Backoff{First: time.Millisecond, Max: time.Millisecond}}
+	w.ctx, w.cancel = context.WithCancel(t.Context())
+	t.Cleanup(w.close)
+	s := &sweeper{
+		layout: &sandbox.Layout{Root: dir + "/r", State: dir + "/s", Instance: "berth-test", NetNS: dir + "/netns"},
+		owned:  func(id string) bool { return id == owned },
+		worker: w, runtime: l, network: l, cgroups: l, log: slog.New(slog.DiscardHandler),
+	}
+	if err := os.Mkdir(s.layout.NetNS, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // TestSweepTakesWhatNobodyOwns sweeps without pods: what has an owner stays, and what cannot be removed keeps nothing
 // else from it.
 func TestSweepTakesWhatNobodyOwns(t *testing.T) {
 	owned, lost, stuck := string(sandbox.NewID()), string(sandbox.NewID()), string(sandbox.NewID())
-	dir := t.TempDir()
-	layout := &sandbox.Layout{Root: dir + "/r", State: dir + "/s", Instance: "berth-test", NetNS: dir + "/netns"}
+	all := func() map[string]bool { return map[string]bool{owned: true, lost: true, stuck: true} }
+	l := &leftovers{attached: all(), grouped: all(), detach: func(p network.Pod) error {
+		if p.ID == stuck {
+			return errors.New("stuck")
+		}
+		return nil
+	}}
+	l.grouped["a-slice-of-somebody"] = true
+	s := sweeperOf(t, l, owned)
+	layout := s.layout
 	for _, id := range []string{owned, lost} {
 		if err := os.MkdirAll(layout.Run(sandbox.ID(id)), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Mkdir(layout.NetNS, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	all := func() map[string]bool { return map[string]bool{owned: true, lost: true, stuck: true} }
-	l := &leftovers{attached: all(), grouped: all(), stuck: stuck}
-	l.grouped["a-slice-of-somebody"] = true
-	s := sweeper{
-		layout: layout, owned: func(id string) bool { return id == owned },
-		runtime: l, network: l, cgroups: l, log: slog.New(slog.DiscardHandler),
-	}
 	s.sweep(t.Context())
-	if want := map[string]bool{owned: true, stuck: true}; !maps.Equal(l.attached, want) {
-		t.Errorf("attached are %v, want %v", l.attached, want)
-	}
+	wait(t, "the attachments that can be undone", func() bool {
+		left, _ := l.Attachments()
+		return slices.Equal(left, slices.Sorted(slices.Values([]string{owned, stuck})))
+	})
 	if want := map[string]bool{owned: true, "a-slice-of-somebody": true}; !maps.Equal(l.grouped, want) {
 		t.Errorf("groups are %v, want %v", l.grouped, want)
 	}
@@ -83,4 +114,41 @@ func TestSweepTakesWhatNobodyOwns(t *testing.T) {
 			t.Errorf("the run directory of %s: %v", id, !want)
 		}
 	}
+}
+
+// TestSweepDetachesAgain has the plugins of pods without a record not be ready yet when the daemon starts. Their DEL is
+// tried again, with the namespaces, which go afterwards; one that hangs holds up nothing.
+func TestSweepDetachesAgain(t *testing.T) {
+	slow, hung, gone := string(sandbox.NewID()), string(sandbox.NewID()), string(sandbox.NewID())
+	release := make(chan struct{})
+	var tries atomic.Int32
+	l := &leftovers{attached: map[string]bool{slow: true, hung: true}}
+	s := sweeperOf(t, l, "")
+	pin := func(id string) string { return s.layout.NetNSPin(sandbox.ID(id)) }
+	l.detach = func(p network.Pod) error {
+		switch {
+		case p.NetNS != pin(p.ID) || !there(p.NetNS):
+			t.Errorf("the namespace of %s is gone", p.ID)
+		case p.ID == hung:
+			<-release
+		case tries.Add(1) < 3:
+			return errors.New("the agent is not up")
+		}
+		return nil
+	}
+	for _, id := range []string{slow, hung, gone} {
+		if err := os.WriteFile(pin(id), nil, 0o400); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.sweep(t.Context()) // while one hangs
+	if there(pin(gone)) {
+		t.Error("the namespace of a pod without an attachment is left")
+	}
+	wait(t, "the third try", func() bool { return !there(pin(slow)) })
+	if left, _ := l.Attachments(); !slices.Equal(left, []string{hung}) || tries.Load() != 3 || !there(pin(hung)) {
+		t.Errorf("left %v after %d tries", left, tries.Load())
+	}
+	close(release)
+	wait(t, "the one that hung", func() bool { return !there(pin(hung)) })
 }
