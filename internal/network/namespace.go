@@ -8,8 +8,10 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/fail"
 	"berth/internal/fault"
 	"berth/internal/thread"
 	"berth/internal/userns"
@@ -267,8 +269,7 @@ func unpin(path string) error {
 		}
 		err = unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 		if err == unix.EINVAL {
-			return fmt.Errorf("remove namespace pin %s: %w: it is still mounted below another mount that was put over %s later",
-				path, unix.EBUSY, filepath.Dir(path))
+			return coveredError(path)
 		}
 		if err != nil && err != unix.ENOENT {
 			return fmt.Errorf("unmount namespace %s: %w", path, err)
@@ -276,6 +277,19 @@ func unpin(path string) error {
 		if err := fault.At("network.unpin.unmounted"); err != nil {
 			return err
 		}
+	}
+}
+
+// coveredError says that a pin cannot be reached. The first "ip netns add" of a boot mounts the directory over itself,
+// which leaves the pins that are there below, unless the file system that has the directory is shared.
+func coveredError(path string) error {
+	dir := filepath.Dir(path)
+	remedy := fmt.Sprintf("drain the node and run \"umount -l %s\", which also takes the pins of pods that were made "+
+		"after that mount, or reboot the node; \"mount --make-rshared /run\", before pods are made, prevents it", dir)
+	return &fail.Error{
+		Kind: errdefs.ErrFailedPrecondition, Detail: fail.Detail{Remedy: remedy},
+		Err: fmt.Errorf("remove namespace pin %s: it is below another mount, which was put over %s later: %s", path, dir,
+			remedy),
 	}
 }
 

@@ -10,8 +10,10 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/fail"
 	"berth/internal/thread"
 	"berth/internal/userns"
 )
@@ -363,4 +365,22 @@ func TestDefaultSysctls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestUnpinBelowAnotherMount has the directory of pins be mounted over itself, as "ip netns add" does at first, where
+// it is not shared. What the error says to do helps.
+func TestUnpinBelowAnotherMount(t *testing.T) {
+	ns := Namespaces{Net: filepath.Join(netnsDir, "berth-covered")}
+	must(t, Pin(ns), unix.Mount("", netnsDir, "", unix.MS_PRIVATE, ""),
+		unix.Mount(netnsDir, netnsDir, "", unix.MS_BIND|unix.MS_REC, ""))
+	for range 2 {
+		err := Unpin(ns)
+		if !fail.Is(err, errdefs.ErrFailedPrecondition) ||
+			!strings.Contains(fail.Details(err).Remedy, "umount -l "+netnsDir) ||
+			!strings.Contains(err.Error(), "umount -l "+netnsDir) {
+			t.Errorf("%v, %+v", err, fail.Details(err))
+		}
+	}
+	output(t, "umount", "-l", netnsDir)
+	must(t, Unpin(ns))
 }
