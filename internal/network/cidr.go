@@ -8,8 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/fill"
 	"berth/internal/limit"
@@ -50,7 +52,7 @@ func (c *CNIConfig) SetPodCIDR(cidrs string) error {
 			"file", other, "cidr", cidrs)
 		return nil
 	}
-	written, err := writeConfig(file, cfg.Template, values)
+	written, err := c.cidr.write(file, cfg.Template, values)
 	if err != nil {
 		return fmt.Errorf("set pod CIDR: %w", err)
 	}
@@ -94,8 +96,13 @@ func parseCIDRs(cidrs string) (cidrValues, error) {
 	return v, nil
 }
 
-// writeConfig fills in the template and replaces file by it, if it is a CNI configuration and differs.
-func writeConfig(file, from string, values cidrValues) (written bool, err error) {
+// cidrFile writes the configuration for pod CIDRs, for one caller at a time.
+type cidrFile struct {
+	mu sync.Mutex // held while the file is written, which has one name until it is complete
+}
+
+// write fills in the template and replaces file by it, if it is a CNI configuration and differs.
+func (c *cidrFile) write(file, from string, values cidrValues) (written bool, err error) {
 	text, err := limit.ReadFile(from, limit.CNIConfig)
 	if err != nil {
 		return false, fmt.Errorf("read the template: %w", err)
@@ -109,26 +116,38 @@ func writeConfig(file, from string, values cidrValues) (written bool, err error)
 	if _, err := parse(file, out); err != nil {
 		return false, fmt.Errorf("template %s makes no CNI configuration: %w", from, err)
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if old, err := limit.ReadFile(file, limit.CNIConfig); err == nil && bytes.Equal(old, out) {
 		return false, nil
 	}
 	return true, replace(file, out)
 }
 
+// replace writes a file beside the one that it then replaces, under one name, so that what a killed daemon has left is
+// written over. It is on the disk before it has its name: after a power cut an empty file would keep the node's network
+// down until somebody tells the pod CIDR again.
 func replace(file string, data []byte) error {
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+	dir := filepath.Dir(file)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(file), ".tmp-*")
+	unfinished := filepath.Join(dir, "."+filepath.Base(file)+".tmp")
+	err := writeSynced(unfinished, data)
+	if err == nil {
+		err = os.Rename(unfinished, file)
+	}
+	if err != nil {
+		_ = os.Remove(unfinished)
+	}
+	return err
+}
+
+func writeSynced(file string, data []byte) error {
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o644)
 	if err != nil {
 		return err
 	}
-	_, err = tmp.Write(data)
-	if err = errors.Join(err, tmp.Chmod(0o644), tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), file)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(tmp.Name()))
-	}
-	return nil
+	_, err = f.Write(data)
+	return errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
 }

@@ -16,6 +16,7 @@ type CNIConfig struct {
 	settings atomic.Pointer[Config] // what Reconfigure changes of them: directories, template and timeouts
 	current  atomic.Pointer[snapshot]
 	status   refresher
+	cidr     cidrFile
 
 	mu    sync.Mutex // guards watch
 	watch *watcher   // nil when it is closed
