@@ -417,11 +417,14 @@ func (n *node) close() error {
 
 // info is what a verbose Status shows.
 func (n *node) info() map[string]any {
-	handlers := n.settings.handlers.Load()
+	handlers, net := n.settings.handlers.Load(), n.network.CNI.Status()
 	return map[string]any{
 		"config": n.settings.config.Load().TOML(), "host": n.facts, "instance": n.cfg.Instance(),
 		"runtimes": handlers.found, "defaultRuntime": handlers.fallback,
 		"userNamespaces": n.features.get().info(), "startup": n.timeline.Steps(), "problems": problems(n),
 		"events": n.pods.Feed.EventCounts(),
+		"network": map[string]any{
+			"name": net.Network, "file": net.File, "plugins": net.Plugins, "capabilities": net.Capabilities,
+		},
 	}
 }

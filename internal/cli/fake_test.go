@@ -42,6 +42,7 @@ type daemon struct {
 	images     []*runtimeapi.Image
 	calls      []string
 	stuck      string // in the verbose status of pods
+	network    string // in that of the daemon
 
 	// behave is a container's life, from its start on. It prints with log; its result is the exit code.
 	behave  func(c *life) int32
@@ -405,8 +406,11 @@ func (d *daemon) RuntimeConfig(
 }
 
 func (d *daemon) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
-	return &runtimeapi.StatusResponse{Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
-		{Type: "RuntimeReady", Status: true}, {Type: "NetworkReady", Reason: "NoConf", Message: "nothing in net.d"}}}}, nil
+	info := map[string]string{"network": d.network}
+	conditions := []*runtimeapi.RuntimeCondition{
+		{Type: "RuntimeReady", Status: true}, {Type: "NetworkReady", Reason: "NoConf", Message: "nothing in net.d"},
+	}
+	return &runtimeapi.StatusResponse{Info: info, Status: &runtimeapi.RuntimeStatus{Conditions: conditions}}, nil
 }
 
 func (d *daemon) ListImages(context.Context, *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {

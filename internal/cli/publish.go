@@ -3,7 +3,9 @@ package cli
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 
@@ -83,6 +85,30 @@ func needPorts(ctx context.Context, c *client, n *node, wanted []*runtimeapi.Por
 		}
 	}
 	return nil
+}
+
+// warnOfPorts says that published ports lead nowhere where no plugin of the daemon's network forwards them. They are
+// not refused: a network may have another way.
+func warnOfPorts(ctx context.Context, c *client, to io.Writer, ports []*runtimeapi.PortMapping) error {
+	if len(ports) == 0 {
+		return nil
+	}
+	status, err := c.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
+	if err != nil {
+		return err
+	}
+	var in struct {
+		Name, File   string
+		Capabilities []string
+	}
+	// A daemon of an earlier release says nothing, and where there is no network the pod cannot be made.
+	if json.Unmarshal([]byte(status.GetInfo()["network"]), &in) != nil || in.Name == "" ||
+		slices.Contains(in.Capabilities, "portMappings") {
+		return nil
+	}
+	_, err = fmt.Fprintf(to, "berth: no plugin of the network %s (%s) forwards ports, so those that are published may "+
+		"lead nowhere: add one with the capability portMappings to it, such as portmap\n", in.Name, in.File)
+	return err
 }
 
 // portTries is how often the kernel is asked for a port that leads to no pod.

@@ -63,6 +63,28 @@ func TestPublishWithoutAPort(t *testing.T) {
 	}
 }
 
+// TestPublishWhereTheNetworkTakesNoPorts publishes a port in a network none of whose plugins forwards one.
+func TestPublishWhereTheNetworkTakesNoPorts(t *testing.T) {
+	const none = `{"name": "pods", "file": "/etc/cni/net.d/1.conflist", "plugins": ["bridge"], "capabilities": ["dns"]}`
+	for network, warned := range map[string]bool{
+		none: true, strings.Replace(none, "dns", "portMappings", 1): false,
+		"":             false, // of a daemon of an earlier release
+		`{"name": ""}`: false, // making the pod says what is wrong
+	} {
+		for _, args := range []string{"-p 80", "-P", ""} {
+			d, logs := runnable(t)
+			exposes(t, d, "80")
+			d.network = network
+			line := append([]string{"run", "-d", "--log-dir", logs}, strings.Fields(args)...)
+			out, errs, code := d.berth(t, append(line, "img:1")...)
+			told := strings.Contains(errs, "no plugin of the network pods (/etc/cni/net.d/1.conflist) forwards ports")
+			if code != 0 || out == "" || told != (warned && args != "") {
+				t.Errorf("%s, %q: code %d, %q", network, args, code, errs)
+			}
+		}
+	}
+}
+
 // TestPublishedPortOfAnother has the kernel offer ports that lead to pods already, at which nobody listens.
 func TestPublishedPortOfAnother(t *testing.T) {
 	var taken []takenPort

@@ -139,6 +139,9 @@ func (r *runner) make(ctx context.Context) error {
 	if err := needPorts(ctx, r.client, n, pod.GetPortMappings()); err != nil {
 		return err
 	}
+	if err := warnOfPorts(ctx, r.client, stderr(r.cmd), pod.GetPortMappings()); err != nil {
+		return err
+	}
 	ctr, err := r.o.container(img, r.o.security.namespaces(r.o.network))
 	if err != nil {
 		return err

@@ -50,7 +50,7 @@ func (n *Network) attach(ctx context.Context, p Pod) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	warnUnmet(n.log, conf, p)
+	warnUnmet(n.log, conf, p, caps)
 	if err := n.detach(ctx, p); err != nil {
 		return Result{}, fmt.Errorf("undo an earlier attachment: %w", err)
 	}

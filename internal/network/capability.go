@@ -91,11 +91,18 @@ func portMappings(p Pod) []portMapping {
 	return ports
 }
 
-// warnUnmet says what a pod asks for that no plugin of the network does.
-func warnUnmet(log *slog.Logger, conf *netconf, p Pod) {
-	if len(portMappings(p)) > 0 && !conf.can("portMappings") {
-		log.Warn("the pod asks for host ports, but no plugin of the network declares the capability portMappings",
-			"pod", p.ID, "name", p.Namespace+"/"+p.Name, "network", conf.Name, "file", conf.File)
+// asked are the capabilities that a pod has only if somebody asks for them: by a host port, or by an annotation. The
+// others go along with every pod.
+var asked = []string{"bandwidth", "infinibandGUID", "ips", "mac", "portMappings"}
+
+// warnUnmet tells of each capability that a pod asks for and that no plugin of the network has.
+func warnUnmet(log *slog.Logger, conf *netconf, p Pod, capabilities map[string]json.RawMessage) {
+	for _, name := range asked {
+		if capabilities[name] != nil && !conf.can(name) {
+			log.Warn("no plugin of its network does what a pod asks for: none declares the capability, so nothing comes of it",
+				"capability", name, "wanted", string(capabilities[name]), "pod", p.ID, "name", p.Namespace+"/"+p.Name,
+				"network", conf.Name, "file", conf.File)
+		}
 	}
 }
 

@@ -41,6 +41,19 @@ func (c *netconf) can(capability string) bool {
 	return slices.ContainsFunc(c.Plugins, func(p plugin) bool { return p.Capabilities[capability] })
 }
 
+// capabilities are those that any plugin of the list has, sorted.
+func (c *netconf) capabilities() (names []string) {
+	for _, p := range c.Plugins {
+		for name, has := range p.Capabilities {
+			if has && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 // atLeast compares the version of the CNI specification that the configuration speaks.
 func (c *netconf) atLeast(v string) bool {
 	ok, err := version.GreaterThanOrEqualTo(c.Version, v)

@@ -16,6 +16,7 @@ type Status struct {
 	Reason, Message string   // both empty when ready
 	Network, File   string   // the network in force and where it is configured, "" when there is none
 	Plugins         []string // of that network, in order
+	Capabilities    []string // that any of them declares, such as portMappings
 	Since           time.Time
 }
 
@@ -33,7 +34,9 @@ func describe(conf *netconf, err error) Status {
 		}
 		return Status{Reason: NotReady, Message: message, Since: time.Now()}
 	}
-	s := Status{Ready: true, Network: conf.Name, File: conf.File, Since: time.Now()}
+	s := Status{
+		Ready: true, Network: conf.Name, File: conf.File, Capabilities: conf.capabilities(), Since: time.Now(),
+	}
 	for _, p := range conf.Plugins {
 		s.Plugins = append(s.Plugins, p.Type)
 	}

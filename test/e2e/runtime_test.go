@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -51,6 +52,14 @@ func TestStatus(t *testing.T) {
 		verbose, err := r.n.Runtime.Status(ctx(), true)
 		r.ok(err)
 		r.wantJSON(verbose.Info)
+		var network struct {
+			Name                  string
+			Plugins, Capabilities []string
+		}
+		r.ok(json.Unmarshal([]byte(verbose.Info["network"]), &network))
+		if network.Name == "" || len(network.Plugins) == 0 || !slices.Contains(network.Capabilities, "portMappings") {
+			r.Errorf("the network in force: %+v", network)
+		}
 		names := []string{}
 		for _, h := range st.RuntimeHandlers {
 			names = append(names, h.Name)
