@@ -192,9 +192,18 @@ func TestNetworkDiagnosis(t *testing.T) {
 		{"ipam elsewhere", "10-a.conflist", `{"name":"n","plugins":[{"type":"bridge","ipam":{"type":"dhcp"}}]}`,
 			[]string{fine, warning}, "dhcp is not in "},
 		{"not executable", "10-a.conf", `{"name":"n","type":"readme"}`, []string{fine, broken}, "readme"},
-		{"not JSON", "10-a.conflist", `{`, []string{broken}, "not JSON"},
+		{"not JSON", "10-a.conflist", `{`, []string{broken}, "line 1, column 1: unexpected end of JSON input"},
 		{"plugins beside it", "10-a.conflist", `{"name":"beside"}`, []string{fine}, "beside, of "},
-		{"empty", "10-a.conflist", `{"name":"n"}`, []string{broken}, "names no plugin"},
+		{"not beside it", "10-a.conflist", `{"name":"alone","loadOnlyInlinedPlugins":true,"plugins":[{"type":"bridge"}]}`,
+			[]string{fine}, "alone, of "},
+		{"empty", "10-a.conflist", `{"name":"n"}`, []string{broken}, "lists no plugins"},
+		{"empty list", "10-a.conflist", `{"name":"n","type":"bridge","plugins":[]}`, []string{broken}, "no plugins"},
+		{"no name", "10-a.conflist", `{"plugins":[{"type":"bridge"}]}`, []string{broken}, "10-a.conflist: "},
+		{"bad name", "10-a.conflist", `{"name":"a/b","plugins":[{"type":"bridge"}]}`, []string{broken}, "its name"},
+		{"no type", "10-a.conflist", `{"name":"n","plugins":[{"type":"bridge"},{}]}`, []string{broken}, "missing 'type'"},
+		{"a path", "10-a.conflist", `{"name":"n","plugins":[{"type":"../bridge"}]}`, []string{broken}, "a file name"},
+		{"version of the future", "10-a.conflist", `{"cniVersion":"9.0.0","name":"n","plugins":[{"type":"bridge"}]}`,
+			[]string{broken}, "cniVersion"},
 		{"hidden", ".10-a.conflist", `{`, []string{broken}, "no CNI configuration"},
 		{"other file", "README", `{`, []string{broken}, "no CNI configuration"},
 	} {
@@ -206,9 +215,12 @@ func TestNetworkDiagnosis(t *testing.T) {
 				}
 			}
 			write(filepath.Join(dir, c.file), c.text, 0o644)
-			if err := os.Mkdir(filepath.Join(dir, "beside"), 0o755); err != nil {
-				t.Fatal(err)
+			for _, name := range []string{"beside", "alone"} {
+				if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
+					t.Fatal(err)
+				}
 			}
+			write(filepath.Join(dir, "alone", "10-absent.conf"), `{"type":"absent"}`, 0o644)
 			write(filepath.Join(dir, "beside", "10-bridge.conf"), `{"type":"bridge"}`, 0o644)
 			write(filepath.Join(plugins, "bridge"), "", 0o755)
 			write(filepath.Join(plugins, "host-local"), "", 0o755)

@@ -15,6 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/utils"
 	"github.com/containernetworking/cni/pkg/version"
 
+	"berth/internal/fail"
 	"berth/internal/limit"
 )
 
@@ -60,12 +61,26 @@ func (c *netconf) atLeast(v string) bool {
 	return ok && err == nil
 }
 
-// errNoConfig says that a directory has no configuration, which is how a fresh node begins.
-var errNoConfig = errors.New("no CNI configuration")
+// ErrNoConfig says that a directory has no configuration, which is how a fresh node begins.
+var ErrNoConfig = errors.New("no CNI configuration")
 
-// load reads the configuration in force: the first file by name. A first file that is bad is an error, and not a reason
-// to attach pods to another network.
+// load reads the configuration in force, whose plugins must be there.
 func load(dir string, pluginDirs []string) (*netconf, error) {
+	conf, err := read(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range conf.Plugins {
+		if _, err := find(p.Type, pluginDirs); err != nil {
+			return nil, fmt.Errorf("%s: network %q: %w", conf.File, conf.Name, err)
+		}
+	}
+	return conf, nil
+}
+
+// read reads the configuration in force: the first file by name. A first file that is bad is an error, and not a reason
+// to attach pods to another network.
+func read(dir string) (*netconf, error) {
 	file, err := first(dir)
 	if err != nil {
 		return nil, err
@@ -74,12 +89,34 @@ func load(dir string, pluginDirs []string) (*netconf, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
+	return conf, nil
+}
+
+// Configured is what a daemon finds in a directory of CNI configurations.
+type Configured struct {
+	File, Name string // the configuration in force, and the network's name
+	// Missing are plugins of the network that are in none of the plugin directories; MissingIPAM are the programs that
+	// ipam sections name, likewise.
+	Missing, MissingIPAM []string
+}
+
+// Inspect looks at what a daemon would take, and does nothing else. The error is ErrNoConfig where there is none.
+func Inspect(dir string, pluginDirs []string) (*Configured, error) {
+	conf, err := read(dir)
+	if err != nil {
+		return nil, err
+	}
+	c := &Configured{File: conf.File, Name: conf.Name, MissingIPAM: conf.missingIPAM(pluginDirs)}
 	for _, p := range conf.Plugins {
-		if _, err := find(p.Type, pluginDirs); err != nil {
-			return nil, fmt.Errorf("%s: network %q: %w", file, conf.Name, err)
+		_, err := find(p.Type, pluginDirs)
+		switch {
+		case err != nil && !fail.As[*MissingPluginError](err):
+			return nil, fmt.Errorf("%s: network %q: %w", conf.File, conf.Name, err)
+		case err != nil && !slices.Contains(c.Missing, p.Type):
+			c.Missing = append(c.Missing, p.Type)
 		}
 	}
-	return conf, nil
+	return c, nil
 }
 
 // missingIPAM are the programs that ipam sections name and that are not on the node. The network is usable all the
@@ -100,7 +137,7 @@ func (c *netconf) missingIPAM(pluginDirs []string) (names []string) {
 func first(dir string) (string, error) {
 	entries, err := os.ReadDir(dir) // sorted by name
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("%w: directory %s does not exist", errNoConfig, dir)
+		return "", fmt.Errorf("%w: directory %s does not exist", ErrNoConfig, dir)
 	}
 	if err != nil {
 		return "", fmt.Errorf("read the CNI configuration: %w", err)
@@ -110,7 +147,7 @@ func first(dir string) (string, error) {
 			return filepath.Join(dir, e.Name()), nil
 		}
 	}
-	return "", fmt.Errorf("%w: directory %s has no *.conflist, *.conf or *.json file", errNoConfig, dir)
+	return "", fmt.Errorf("%w: directory %s has no *.conflist, *.conf or *.json file", ErrNoConfig, dir)
 }
 
 // isConfig reports whether a file of that name is a configuration. Hidden ones are what editors and installers work on.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +12,26 @@ import (
 
 	"berth/internal/limit"
 )
+
+// inspected wants Inspect say the same of a directory as a load of it.
+func inspected(t *testing.T, dir string, pluginDirs []string, conf *netconf, loaded error) {
+	t.Helper()
+	in, err := Inspect(dir, pluginDirs)
+	var missing *MissingPluginError
+	switch {
+	case errors.As(loaded, &missing):
+		if err != nil || !slices.Contains(in.Missing, missing.Plugin) {
+			t.Errorf("inspected: %+v, %v", in, err)
+		}
+	case loaded != nil:
+		if err == nil || err.Error() != loaded.Error() {
+			t.Errorf("inspected: %v, loaded: %v", err, loaded)
+		}
+	case err != nil || in.Name != conf.Name || in.File != conf.File || len(in.Missing) > 0 ||
+		!slices.Equal(in.MissingIPAM, conf.missingIPAM(pluginDirs)):
+		t.Errorf("inspected: %+v, %v", in, err)
+	}
+}
 
 func TestLoad(t *testing.T) {
 	plugins := t.TempDir()
@@ -91,6 +112,7 @@ func TestLoad(t *testing.T) {
 				}
 			}
 			conf, err := load(dir, []string{"/nonexistent", plugins})
+			inspected(t, dir, []string{"/nonexistent", plugins}, conf, err)
 			if err != nil {
 				if !strings.Contains(err.Error(), c.want) {
 					t.Errorf("%v", err)

@@ -29,7 +29,7 @@ type snapshot struct {
 func describe(conf *netconf, err error) Status {
 	if err != nil {
 		message := fail.Clip(err.Error())
-		if errors.Is(err, errNoConfig) {
+		if errors.Is(err, ErrNoConfig) {
 			message += "; pods without host networking wait until a network plugin or the administrator puts one there"
 		}
 		return Status{Reason: NotReady, Message: message, Since: time.Now()}
