@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/test/fixture"
 	"berth/test/timeouts"
 )
 
@@ -132,7 +133,7 @@ func TestExitWithoutMonitor(t *testing.T) {
 	<-l.turn
 	if e := g.exit(ctr); !e.Unknown && e.Code != 5 || e.Unknown && e.Code != 255 || e.Process != p {
 		t.Errorf("exit %+v", e)
-	} else if e.Unknown && kernelTells() {
+	} else if e.Unknown && fixture.KernelTellsExits() {
 		t.Errorf("the kernel can tell, and the exit is %+v", e)
 	}
 	if e := g.exit(killed); !e.Unknown && e.Signal != 9 {
@@ -146,16 +147,7 @@ func ended(pid int) bool { return unix.Kill(pid, 0) != nil || zombie(pid) }
 
 // honest says whether an exit after a take-over is the right one, or unknown where nobody can know.
 func honest(e Exit, code int32) bool {
-	return e.Code == code && !e.Unknown || e.Code == 255 && e.Unknown && !kernelTells()
-}
-
-// kernelTells says whether the kernel tells how a process ended that is no child, which it does from 6.15.
-func kernelTells() bool {
-	var u unix.Utsname
-	_ = unix.Uname(&u)
-	var major, minor int
-	_, _ = fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
-	return major > 6 || major == 6 && minor >= 15
+	return e.Code == code && !e.Unknown || e.Code == 255 && e.Unknown && !fixture.KernelTellsExits()
 }
 
 // TestDaemonKilled leaves a pod without a daemon: exits are kept, and the next daemon finds all.

@@ -50,6 +50,7 @@ func TestUnknownIDs(t *testing.T) {
 
 func TestBadPods(t *testing.T) {
 	each(t, func(r rig) {
+		bad := unique(r.T)
 		for _, c := range []struct {
 			name, handler string
 			edit          func(*v1.PodSandboxConfig)
@@ -86,22 +87,28 @@ func TestBadPods(t *testing.T) {
 			{"cgroup parent", "", func(c *v1.PodSandboxConfig) {
 				c.Linux.CgroupParent = "/../../up"
 			}, codes.InvalidArgument, []string{"cgroup"}},
-			{"cgroup parent of a file's name", "", func(c *v1.PodSandboxConfig) {
-				c.Linux.CgroupParent = "/berth-none/cgroup.procs/x"
-			}, codes.InvalidArgument, []string{"cgroup_parent", "file"}},
 			{"host port", "", func(c *v1.PodSandboxConfig) {
 				c.PortMappings = []*v1.PortMapping{{HostPort: 99999, ContainerPort: 80}}
 			}, codes.InvalidArgument, []string{"99999"}},
 		} {
 			config := r.n.Pod("bad-pod", c.edit)
-			config.Labels["bad"] = unique(r.T)
+			config.Labels["bad"] = bad
 			_, err := r.n.Runtime.RunPodSandbox(ctx(), config, c.handler)
 			r.sub(c.name, func(r rig) { r.wantCode(err, c.code, c.words...) })
 		}
+		r.sub("cgroup parent of a file's name", func(r rig) {
+			if node.GroupsOf(r.n).Systemd {
+				return // which is well then: it becomes the name of a slice
+			}
+			config := r.n.Pod("bad-pod", func(c *v1.PodSandboxConfig) { c.Linux.CgroupParent = "/berth-none/cgroup.procs/x" })
+			config.Labels["bad"] = bad
+			_, err := r.n.Runtime.RunPodSandbox(ctx(), config, "")
+			r.wantCode(err, codes.InvalidArgument, "cgroup_parent", "file")
+		})
 		_, err := r.n.Runtime.RunPodSandbox(ctx(), nil, "")
 		r.wantCode(err, codes.InvalidArgument)
 		left, err := r.n.Runtime.ListPodSandbox(ctx(),
-			&v1.PodSandboxFilter{LabelSelector: map[string]string{"bad": unique(r.T)}})
+			&v1.PodSandboxFilter{LabelSelector: map[string]string{"bad": bad}})
 		r.ok(err)
 		if len(left) != 0 {
 			r.Errorf("pods that were refused are listed: %v", left)
