@@ -3,12 +3,16 @@ package bundle
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/fail"
 	"berth/internal/network"
 	"berth/internal/rootfs"
 	"berth/internal/runtime"
@@ -50,15 +54,54 @@ func (p Pod) Namespaces() network.Namespaces {
 	return ns
 }
 
+// configured is Namespaces with what is set in them beside what the pod asks for: the sysctls of its handler's base
+// spec, and before those the defaults of the node.
+func (p Pod) configured() (network.Namespaces, error) {
+	ns := p.Namespaces()
+	if p.b.Sysctls != nil {
+		ns.Defaults = p.b.Sysctls()
+	}
+	_, h, err := p.b.Handlers.ForNew(p.r)
+	if err != nil || h.Base == nil {
+		return ns, err
+	}
+	all := h.Base.Sysctls(ns.Sysctls, ns.Net != "", ns.IPC != "", ns.UTS != "")
+	maps.Copy(all, ns.Sysctls)
+	ns.Sysctls = all
+	return ns, nil
+}
+
+// SetInterfaceSysctls sets sysctls of the interfaces that the network has given the pod.
+func (p Pod) SetInterfaceSysctls() error {
+	ns, err := p.configured()
+	if err != nil {
+		return err
+	}
+	return p.explain(network.SetInterfaceSysctls(ns))
+}
+
+// explain says of a sysctl that cannot be set, and that the pod did not ask for, where it is from.
+func (p Pod) explain(err error) error {
+	var refused *network.SysctlError
+	if !errors.As(err, &refused) {
+		return err
+	}
+	if _, asked := p.r.Config.Get().GetLinux().GetSysctls()[refused.Name]; asked {
+		return err
+	}
+	return fail.New(errdefs.ErrFailedPrecondition, "linux.sysctl of the base spec of runtime handler %s: %v; mend it, "+
+		"and run berth reload", handlerName(p.r), refused)
+}
+
 // Pins are the pod's namespaces, each pinned to a file.
 func Pins(p Pod) Part {
 	return Part{
 		Make: func(context.Context) error {
-			ns := p.Namespaces()
-			if p.b.Sysctls != nil {
-				ns.Defaults = p.b.Sysctls()
+			ns, err := p.configured()
+			if err != nil {
+				return err
 			}
-			return network.Pin(ns)
+			return p.explain(network.Pin(ns))
 		},
 		Remove: func(context.Context) error { return network.Unpin(p.Namespaces()) },
 	}

@@ -21,6 +21,7 @@ import (
 	"berth/internal/containerd"
 	"berth/internal/containerd/settings"
 	"berth/internal/limit"
+	"berth/internal/spec"
 )
 
 // Where what is taken over goes, below the directory of Berth's configuration.
@@ -105,7 +106,7 @@ func (p *placer) configuration() (*config.Config, error) {
 
 // migrateSettings turns containerd's files into Berth's.
 func migrateSettings(cmd *cobra.Command, p *placer, flags migrateFlags) error {
-	o := settings.Options{Look: lookProgram, Path: flags.config, Registries: flags.registries,
+	o := settings.Options{Look: lookProgram, Base: unusedParts, Path: flags.config, Registries: flags.registries,
 		Release: containerdRelease(cmd.Context(), lookProgram)}
 	if _, err := os.Stat(o.Path); absent(err) && !flags.configSet {
 		fmt.Fprintf(stderr(cmd), "berth: there is no %s; --config names another\n", o.Path)
@@ -148,6 +149,18 @@ func migrateSettings(cmd *cobra.Command, p *placer, flags migrateFlags) error {
 		return fmt.Errorf("with the new files the configuration cannot be read: %w", err)
 	}
 	return nil
+}
+
+// unusedParts notes what of a base spec does not count.
+func unusedParts(text []byte) (notes []settings.Note, err error) {
+	base, err := spec.ParseBase(text)
+	if err != nil {
+		return nil, err
+	}
+	for _, part := range base.Unused() {
+		notes = append(notes, settings.Note{Key: part.Name, Why: part.Why})
+	}
+	return notes, nil
 }
 
 // versionTimeout is how long a program may take to say its version.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"berth/internal/bundle"
-	"berth/internal/network"
 	"berth/internal/op"
 	"berth/internal/runtime"
 	"berth/internal/sandbox"
@@ -80,7 +79,7 @@ func (m *podPlan) attach(ctx context.Context) error {
 		return err
 	}
 	m.ips = res.IPs
-	return network.SetInterfaceSysctls(m.on.Namespaces())
+	return m.on.SetInterfaceSysctls()
 }
 
 func (m *podPlan) detach(ctx context.Context) error {

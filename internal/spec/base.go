@@ -14,9 +14,10 @@ import (
 )
 
 // Base is an OCI spec that an administrator puts under every container of a handler. Of it count the environment and
-// the limits of the process, mounts, hooks, annotations, devices, resources, the propagation of the root, the
-// personality and Intel's RDT: what Berth or the request says of the same thing is stronger. All else is the
-// container's own, so that a whole spec, as tools print one, may be used as it is.
+// the limits of the process, its capabilities, the seccomp filter, sysctls, mounts, hooks, annotations, devices,
+// resources, the propagation of the root, the personality and Intel's RDT: what Berth or the request says of the same
+// thing is stronger. All else is the container's own (Unused says what that leaves out), so that a whole spec, as tools
+// print one, may be used as it is.
 type Base struct{ json []byte }
 
 // ParseBase reads a base spec and refuses what no container could be made from.
@@ -31,24 +32,83 @@ func ParseBase(data []byte) (*Base, error) {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("it goes on after the spec")
 	}
-	for _, m := range s.Mounts {
-		if !path.IsAbs(m.Destination) || path.Clean(m.Destination) == "/" {
-			return nil, fmt.Errorf("mount at %q: its destination is no absolute path below /", m.Destination)
-		}
-	}
-	if s.Process != nil {
-		for _, kv := range s.Process.Env {
-			if name, _, ok := strings.Cut(kv, "="); !ok || name == "" || strings.ContainsRune(kv, 0) {
-				return nil, fmt.Errorf("process.env: %q is no variable: write NAME=value", kv)
-			}
-		}
-		for _, l := range s.Process.Rlimits {
-			if l.Soft > l.Hard {
-				return nil, fmt.Errorf("process.rlimits: %s: the soft limit %d is above the hard limit %d", l.Type, l.Soft, l.Hard)
-			}
+	for _, check := range []func(*specs.Spec) error{checkMounts, checkProcess, checkLinux} {
+		if err := check(&s); err != nil {
+			return nil, err
 		}
 	}
 	return &Base{json: slices.Clone(data)}, nil
+}
+
+func checkMounts(s *specs.Spec) error {
+	for _, m := range s.Mounts {
+		if !path.IsAbs(m.Destination) || path.Clean(m.Destination) == "/" {
+			return fmt.Errorf("mount at %q: its destination is no absolute path below /", m.Destination)
+		}
+	}
+	return nil
+}
+
+func checkProcess(s *specs.Spec) error {
+	if s.Process == nil {
+		return nil
+	}
+	for _, kv := range s.Process.Env {
+		if name, _, ok := strings.Cut(kv, "="); !ok || name == "" || strings.ContainsRune(kv, 0) {
+			return fmt.Errorf("process.env: %q is no variable: write NAME=value", kv)
+		}
+	}
+	for _, l := range s.Process.Rlimits {
+		if l.Soft > l.Hard {
+			return fmt.Errorf("process.rlimits: %s: the soft limit %d is above the hard limit %d", l.Type, l.Soft, l.Hard)
+		}
+	}
+	if caps := s.Process.Capabilities; caps != nil {
+		for _, name := range caps.Bounding {
+			if !slices.Contains(knownCaps, name) {
+				return fmt.Errorf("process.capabilities.bounding: %q is not a capability that Linux has", name)
+			}
+		}
+	}
+	return nil
+}
+
+func checkLinux(s *specs.Spec) error {
+	if s.Linux == nil {
+		return nil
+	}
+	if err := CheckSysctls(s.Linux.Sysctl, true, true, true); err != nil {
+		return fmt.Errorf("linux.sysctl: %w", err)
+	}
+	filter := s.Linux.Seccomp
+	if filter == nil {
+		return nil
+	}
+	file := profileFile{LinuxSeccomp: *filter}
+	for _, call := range filter.Syscalls {
+		file.Syscalls = append(file.Syscalls, ruleFile{LinuxSyscall: call})
+	}
+	if err := file.check(); err != nil {
+		return fmt.Errorf("linux.seccomp: %w", err)
+	}
+	return nil
+}
+
+// Sysctls returns those of the base that belong to namespaces which a pod of the handler has of its own, but for those
+// that it sets itself.
+func (b *Base) Sysctls(own map[string]string, net, ipc, uts bool) map[string]string {
+	said, out := map[string]bool{}, map[string]string{}
+	for name := range own {
+		if p, err := SysctlPath(name); err == nil { // two names may be of one sysctl
+			said[p] = true
+		}
+	}
+	for name, value := range b.spec().Linux.Sysctl {
+		if p, err := SysctlPath(name); err == nil && !said[p] && checkSysctl(name, net, ipc, uts) == nil {
+			out[name] = value
+		}
+	}
+	return out
 }
 
 // UnmarshalJSON is ParseBase.

@@ -18,7 +18,8 @@ var knownCaps = strings.Fields(`
 	CAP_MAC_OVERRIDE CAP_MAC_ADMIN CAP_SYSLOG CAP_WAKE_ALARM CAP_BLOCK_SUSPEND CAP_AUDIT_READ CAP_PERFMON CAP_BPF
 	CAP_CHECKPOINT_RESTORE`)
 
-// defaultCaps is what a container has unless it asks for more or less: the set every runtime agrees on.
+// defaultCaps is what a container has unless it asks for more or less, or its handler's base spec says otherwise: the
+// set every runtime agrees on.
 var defaultCaps = strings.Fields(`
 	CAP_CHOWN CAP_DAC_OVERRIDE CAP_FSETID CAP_FOWNER CAP_MKNOD CAP_NET_RAW CAP_SETGID CAP_SETUID CAP_SETFCAP CAP_SETPCAP
 	CAP_NET_BIND_SERVICE CAP_SYS_CHROOT CAP_KILL CAP_AUDIT_WRITE`)
@@ -63,7 +64,7 @@ func (b *build) wantedCaps() ([]string, error) {
 	if b.privileged {
 		return all, nil
 	}
-	want := slices.Clone(defaultCaps)
+	want := b.usualCaps()
 	if slices.Contains(add, "ALL") {
 		want = slices.Clone(all)
 	}
@@ -74,6 +75,15 @@ func (b *build) wantedCaps() ([]string, error) {
 		want = addCap(want, c)
 	}
 	return slices.DeleteFunc(want, func(c string) bool { return c == "ALL" || slices.Contains(drop, c) }), nil
+}
+
+// usualCaps is what a container has that names no capabilities: those of the base spec, where it says any. Of its sets
+// the bounding one counts, which is what a program of root's has once it is executed.
+func (b *build) usualCaps() []string {
+	if caps := b.base.Process.Capabilities; caps != nil {
+		return slices.Clone(caps.Bounding)
+	}
+	return slices.Clone(defaultCaps)
 }
 
 // availableCaps is what the daemon can hand on. A pod in a user namespace of its own has every capability there.

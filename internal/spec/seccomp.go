@@ -6,8 +6,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/fail"
 )
 
 // SeccompPath is the file of the profile that a container asks for, empty when it asks for none on the node. Read it,
@@ -26,8 +29,11 @@ func SeccompPath(sc *runtimeapi.LinuxContainerSecurityContext) (string, error) {
 // seccomp sets the filter. It comes after the capabilities, which the default profile depends on.
 func (b *build) seccomp() error {
 	want, err := seccompChoice(b.security)
-	if err != nil || b.privileged || want.GetProfileType() == runtimeapi.SecurityProfile_Unconfined {
+	if err != nil || b.privileged {
 		return err
+	}
+	if want.GetProfileType() == runtimeapi.SecurityProfile_Unconfined {
+		return b.baseSeccomp()
 	}
 	if !b.Host.Seccomp {
 		return fmt.Errorf("seccomp profile %s: this host does not filter system calls", want.GetProfileType())
@@ -42,6 +48,17 @@ func (b *build) seccomp() error {
 		b.out.Linux.Seccomp, err = b.Seccomp.expand(caps, b.Host)
 	}
 	return err
+}
+
+// baseSeccomp sets the filter of the base spec, where there is one. Kubelets send Unconfined for a pod that names no
+// profile, too, so the filter holds for both.
+func (b *build) baseSeccomp() error {
+	filter := b.base.Linux.Seccomp
+	if filter != nil && !b.Host.Seccomp {
+		return fail.New(errdefs.ErrFailedPrecondition, "base spec: linux.seccomp: this host does not filter system calls")
+	}
+	b.out.Linux.Seccomp = filter
+	return nil
 }
 
 // defaultSeccomp is the filter for RuntimeDefault of a container with these capabilities, as its handler wants it. With

@@ -64,6 +64,11 @@ func TestHandlers(t *testing.T) {
 				"linux":{"resources":{"devices":[{"allow":false,"access":"rwm"}]}}}`), 0o644); err != nil {
 				t.Fatal(err)
 			}
+			hardened := t.TempDir() + "/hardened.json"
+			if err := os.WriteFile(hardened, []byte(`{"process":{"capabilities":{"bounding":["CAP_KILL","CAP_CHOWN"]}},
+				"linux":{"seccomp":{"defaultAction":"SCMP_ACT_ALLOW"},"sysctl":{"net.ipv4.ip_default_ttl":"33"}}}`), 0o644); err != nil {
+				t.Fatal(err)
+			}
 			r := ownNode(t, node.Options{Runtime: runtime, Tables: fmt.Sprintf(`
 [runtimes.infra]
 path = %[1]q
@@ -76,7 +81,10 @@ args = ["--debug"]
 path = %[1]q
 base_spec = %[2]q
 pids_limit = 99
-`, program, base)})
+[runtimes.hardened]
+path = %[1]q
+base_spec = %[3]q
+`, program, base, hardened)})
 			r.pull("busybox:latest")
 			r.sub("infra", rig.infra)
 			r.sub("a pid", rig.initOfItsOwn)
@@ -99,6 +107,19 @@ pids_limit = 99
 				if sp.Linux.Resources.Pids == nil || *sp.Linux.Resources.Pids.Limit != 99 {
 					r.Errorf("processes: %+v", sp.Linux.Resources.Pids)
 				}
+			})
+			r.sub("what a base spec says is usual", func(r rig) {
+				const reads = "grep -E '^(CapBnd|Seccomp):' /proc/self/status; cat /proc/sys/net/ipv4/ip_default_ttl"
+				p := r.podOf("hardened")
+				r.wantText("where nothing is asked for", p.output(busybox("a", reads)),
+					"CapBnd:\t0000000000000021\nSeccomp:\t2\n33")
+				r.wantText("with NET_RAW", p.output(busybox("b", reads, caps([]string{"NET_RAW"}, []string{"CHOWN"}))),
+					"CapBnd:\t0000000000002020\nSeccomp:\t2\n33")
+				p = r.podOf("hardened", func(c *v1.PodSandboxConfig) {
+					c.Metadata.Name, c.Linux.Sysctls = "own", map[string]string{"net/ipv4/ip_default_ttl": "44"}
+				})
+				r.wantText("with a sysctl of the pod's", p.output(busybox("a", reads)),
+					"CapBnd:\t0000000000000021\nSeccomp:\t2\n44")
 			})
 			r.sub("unknown", func(r rig) {
 				_, err := r.n.Runtime.RunPodSandbox(ctx(), r.n.Pod(unique(r.T)), "nonesuch")

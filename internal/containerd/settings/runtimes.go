@@ -1,21 +1,26 @@
 package settings
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+
+	"berth/internal/limit"
 )
 
 // runtimes are those of containerd, which become handlers once all of them is known.
 type runtimes struct {
 	c        *conversion
 	look     func(string) (string, error)
+	base     func([]byte) ([]Note, error) // as Options.Base
 	tables   map[string]keysOfRuntime
 	usual    setting // default_runtime_name
 	ownUsers bool    // device_ownership_from_security_context
+	err      error   // what no handler can be made without
 }
 
 // keysOfRuntime is what is set of one runtime, by the names of the keys.
@@ -182,9 +187,10 @@ func (r *runtimes) handlerKeys(table map[string]any, keys keysOfRuntime) {
 		case "pod_annotations", "container_annotations":
 			table[key] = s.strings()
 		case "base_runtime_spec":
-			p, ok := usable(s.string())
-			if !ok {
-				r.c.drop(s, "it is no absolute path")
+			p, err := r.baseSpec(s)
+			if err != nil {
+				r.err = errors.Join(r.err, fmt.Errorf("%s:%d: %s: %w: mend it, or take the key away, and run the command again",
+					s.file, s.line, s.text(), err))
 				continue
 			}
 			to, table["base_spec"] = "base_spec", p
@@ -194,6 +200,30 @@ func (r *runtimes) handlerKeys(table map[string]any, keys keysOfRuntime) {
 		}
 		r.c.carry(s, to+" of the handler", "")
 	}
+}
+
+// baseSpec takes over a base spec, and notes what of it does not count. One that Berth would refuse is an error:
+// without it the handler's containers would get more than they have, and nothing else is made of what was meant.
+func (r *runtimes) baseSpec(s setting) (path string, err error) {
+	path, ok := usable(s.string())
+	if !ok {
+		return "", errors.New("it is no absolute path")
+	}
+	text, err := limit.ReadFile(path, limit.BaseSpec)
+	if err != nil {
+		return "", err
+	}
+	notes, err := r.base(text)
+	if err != nil {
+		return "", err
+	}
+	for _, n := range notes {
+		n.File = path
+		if !slices.Contains(r.c.notes, n) { // several handlers may have one base
+			r.c.notes = append(r.c.notes, n)
+		}
+	}
+	return path, nil
 }
 
 // handlerKey says of a key why it is not carried over, if there is something to say.

@@ -25,6 +25,8 @@ type Options struct {
 	Registries string // of k3s' registries.yaml; empty: none
 	// Look finds a program in the usual places of this machine.
 	Look func(name string) (path string, err error)
+	// Base reads a base spec as the daemon does, and notes each part that does not count, by its Key and the reason.
+	Base func(text []byte) ([]Note, error)
 	// Release is the version of the containerd that reads the files, such as 2.1.4; empty: nobody knows.
 	Release string
 	// Verifiers is where containerd looks for programs that verify images unless it is told, and DockerCerts where it
@@ -88,7 +90,7 @@ type conversion struct {
 // Convert reads the files, and turns them into Berth's.
 func Convert(o Options) (*Result, error) {
 	c := &conversion{tree: map[string]any{}, stream: map[string]string{}}
-	c.runtimes = &runtimes{c: c, look: o.Look, tables: map[string]keysOfRuntime{}}
+	c.runtimes = &runtimes{c: c, look: o.Look, base: o.Base, tables: map[string]keysOfRuntime{}}
 	c.registries = &registries{c: c, mirrors: map[string][]string{}, hosts: map[string]*hostTable{}}
 	r := &Result{}
 	if o.Path != "" {
@@ -100,7 +102,9 @@ func Convert(o Options) (*Result, error) {
 		for _, s := range all {
 			c.apply(s)
 		}
-		c.runtimes.finish(o.Path)
+		if c.runtimes.finish(o.Path); c.runtimes.err != nil {
+			return nil, c.runtimes.err
+		}
 		finishStreaming(c, o.Path)
 		finishVerifiers(c, o.Path, cmp.Or(o.Verifiers, verifiers))
 		if r.Hosts, err = c.registries.certsD(o.Path, cmp.Or(o.DockerCerts, dockerCerts)); err != nil {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"berth/internal/config"
+	"berth/internal/spec"
 	"berth/test/golden"
 )
 
@@ -18,6 +19,18 @@ func look(name string) (string, error) {
 		return "/usr/test/" + name, nil
 	}
 	return "", fs.ErrNotExist
+}
+
+// unusedParts reads a base spec as the client of Berth does.
+func unusedParts(text []byte) (notes []Note, err error) {
+	base, err := spec.ParseBase(text)
+	if err != nil {
+		return nil, err
+	}
+	for _, part := range base.Unused() {
+		notes = append(notes, Note{Key: part.Name, Why: part.Why})
+	}
+	return notes, nil
 }
 
 const resultMark = "==== becomes ====\n"
@@ -37,7 +50,7 @@ func TestConvert(t *testing.T) {
 		}
 		input, _, _ := strings.Cut(string(text), resultMark)
 		dir := t.TempDir()
-		o := Options{Look: look, DockerCerts: filepath.Join(dir, "docker")}
+		o := Options{Look: look, Base: unusedParts, DockerCerts: filepath.Join(dir, "docker")}
 		for _, part := range strings.Split(input, "==== ")[1:] {
 			file, content, _ := strings.Cut(part, " ====\n")
 			path := filepath.Join(dir, file)
@@ -220,6 +233,28 @@ ca_file = "/ca.pem"
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
+// TestBaseThatIsNone refuses a base spec that the daemon would refuse, and one that is gone, before anything is made
+// of the rest: containers of that handler would get more than they have.
+func TestBaseThatIsNone(t *testing.T) {
+	dir := t.TempDir()
+	base, path := filepath.Join(dir, "base.json"), filepath.Join(dir, "config.toml")
+	const table = "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n"
+	write(t, path, "version = 3\n"+table+"base_runtime_spec = \""+base+"\"\n")
+	for text, want := range map[string]string{
+		"":                           "no such file",
+		`{"x": 1}`:                   "line 1: json: unknown field \"x\"",
+		strings.Repeat(" ", 1<<20+1): "base.json",
+	} {
+		if text != "" {
+			write(t, base, text)
+		}
+		_, err := Convert(Options{Path: path, Look: look, Base: unusedParts, DockerCerts: "/nowhere"})
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "config.toml:3: ") {
+			t.Errorf("%.20q: %v", text, err)
 		}
 	}
 }
