@@ -26,7 +26,7 @@ var rules = []rule{
 	{key: "root", usual: []any{"/var/lib/containerd"}, why: "Berth has a root of its own; name this one with " +
 		"--root to take its images over"},
 	{key: "state", usual: []any{"/run/containerd"}, why: "Berth has its own"},
-	{key: "disabled_plugins", take: disabled},
+	{key: "disabled_plugins"}, // disabled has looked at it
 	{key: "oom_score", usual: []any{int64(0), int64(-999)}, why: "it is OOMScoreAdjust in the unit of Berth"},
 	{key: "debug.level", usual: []any{"", "info"}, take: logLevel},
 	{key: "debug.format", usual: []any{"", "text"}, take: logFormat},
@@ -197,15 +197,31 @@ func plugin(c *conversion, s setting) {
 	}
 }
 
+// disabled turns off in Berth what is turned off in containerd. What is set of such a plugin besides means nothing.
 func disabled(c *conversion, s setting) {
+	var others []any
 	for _, name := range s.strings() {
-		if name == "cri" || plugins[name] == "cri" {
-			c.drop(s, "no kubelet can have used this containerd: its CRI is off")
-			return
+		one := s
+		one.value = []any{name}
+		plugin := plugins[name]
+		switch plugin {
+		case "cri":
+			c.drop(one, "no kubelet can have used this containerd: its CRI is off")
+		case "nri":
+			c.become(one, "nri.enable", false)
+		case "verifier":
+			c.carry(one, "no image_verifier.dir", "nobody is asked about images")
+		case "metrics":
+			c.carry(one, "no metrics.address", "")
+		default:
+			others = append(others, name)
+		}
+		if plugin != "cri" {
+			c.off[plugin] = plugin != ""
 		}
 	}
-	if !s.isZero() {
-		c.drop(s, "Berth has none of containerd's plugins")
+	if s.value = others; !s.isZero() {
+		c.drop(s, "Berth has none of these plugins")
 	}
 }
 
@@ -262,6 +278,9 @@ func nri(c *conversion, s setting) {
 
 // finishVerifiers has the programs that containerd asks without being told to asked by Berth, too.
 func finishVerifiers(c *conversion, file, dir string) {
+	if c.off["verifier"] {
+		return
+	}
 	if table, ok := c.tree["image_verifier"].(map[string]any); ok && table["dir"] != nil {
 		return
 	}

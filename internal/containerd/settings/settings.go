@@ -83,13 +83,14 @@ type conversion struct {
 	tree       map[string]any // Berth's configuration
 	notes      []Note
 	stream     map[string]string // keys of streaming over TLS
+	off        map[string]bool   // plugins that are disabled, by the names that plugins gives them
 	runtimes   *runtimes
 	registries *registries
 }
 
 // Convert reads the files, and turns them into Berth's.
 func Convert(o Options) (*Result, error) {
-	c := &conversion{tree: map[string]any{}, stream: map[string]string{}}
+	c := &conversion{tree: map[string]any{}, stream: map[string]string{}, off: map[string]bool{}}
 	c.runtimes = &runtimes{c: c, look: o.Look, base: o.Base, tables: map[string]keysOfRuntime{}}
 	c.registries = &registries{c: c, mirrors: map[string][]string{}, hosts: map[string]*hostTable{}}
 	r := &Result{}
@@ -100,7 +101,14 @@ func Convert(o Options) (*Result, error) {
 		}
 		r.Version = version
 		for _, s := range all {
-			c.apply(s)
+			if s.matches("disabled_plugins") {
+				disabled(c, s)
+			}
+		}
+		for _, s := range all {
+			if !c.off[s.parts[0]] {
+				c.apply(s)
+			}
 		}
 		if c.runtimes.finish(o.Path); c.runtimes.err != nil {
 			return nil, c.runtimes.err

@@ -159,6 +159,46 @@ func TestVerifiers(t *testing.T) {
 	}
 }
 
+// TestDisabledPlugins turns NRI, verifiers and metrics off in Berth where they are off in containerd, whatever else is
+// set of them, and though there are programs that containerd would ask.
+func TestDisabledPlugins(t *testing.T) {
+	dir := t.TempDir()
+	path, programs := filepath.Join(dir, "config.toml"), filepath.Join(dir, "bin")
+	write(t, filepath.Join(programs, "verify"), "")
+	write(t, path, `version = 2
+disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.image-verifier.v1.bindir", "io.containerd.server.v1.metrics",
+ "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.btrfs"]
+[plugins."io.containerd.image-verifier.v1.bindir"]
+bin_dir = "/opt/verify"
+[plugins."io.containerd.nri.v1.nri"]
+disable = false
+socket_path = "/run/nri.sock"
+[metrics]
+address = "127.0.0.1:1338"
+`)
+	r, err := Convert(Options{Path: path, Look: look, Verifiers: programs, DockerCerts: "/nowhere"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := told(r)
+	for _, want := range []string{
+		":2: disabled_plugins = ['io.containerd.nri.v1.nri'] → nri.enable = false\n",
+		"disabled_plugins = ['io.containerd.image-verifier.v1.bindir'] → no image_verifier.dir",
+		"disabled_plugins = ['io.containerd.server.v1.metrics'] → no metrics.address",
+		"disabled_plugins = ['io.containerd.snapshotter.v1.zfs', 'io.containerd.snapshotter.v1.btrfs'] is not carried over",
+		"\n[nri]\nenable = false\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	for _, not := range []string{"[image_verifier]", "[metrics]", "nri.sock"} {
+		if strings.Contains(string(r.Config), not) {
+			t.Errorf("%s in\n%s", not, r.Config)
+		}
+	}
+}
+
 // TestHostileFiles are errors, and none takes long.
 func TestHostileFiles(t *testing.T) {
 	dir := t.TempDir()
