@@ -47,7 +47,8 @@ func migrateContainerdCommand(a *app) *cobra.Command {
 		Use: "containerd", Short: "Take over the settings and images of a containerd", Args: exactly(0),
 		Long: "Take over the settings and images of a containerd on this node: the settings become a file in " +
 			"conf.d and hosts.toml files of registries, the images are read from its root without being pulled. " +
-			"Each setting without a counterpart in Berth is listed with the reason. Nothing of containerd is " +
+			"Each setting without a counterpart in Berth is listed with the reason, and what containerd does by " +
+			"default and Berth does not is set. Nothing of containerd is " +
 			"changed, no existing file is replaced, and what Berth already has is skipped. So the command may " +
 			"be repeated, and tried with --dry-run.\n" +
 			"\n" +

@@ -20,6 +20,7 @@ import (
 	"berth/internal/config"
 	"berth/internal/containerd"
 	"berth/internal/containerd/settings"
+	"berth/internal/host"
 	"berth/internal/limit"
 	"berth/internal/spec"
 )
@@ -107,7 +108,7 @@ func (p *placer) configuration() (*config.Config, error) {
 // migrateSettings turns containerd's files into Berth's.
 func migrateSettings(cmd *cobra.Command, p *placer, flags migrateFlags) error {
 	o := settings.Options{Look: lookProgram, Base: unusedParts, Path: flags.config, Registries: flags.registries,
-		Release: containerdRelease(cmd.Context(), lookProgram)}
+		Release: containerdRelease(cmd.Context(), lookProgram), SELinux: host.SELinuxOn()}
 	if _, err := os.Stat(o.Path); absent(err) && !flags.configSet {
 		fmt.Fprintf(stderr(cmd), "berth: there is no %s; --config names another\n", o.Path)
 		o.Path = ""

@@ -84,11 +84,14 @@ func security(f *Facts) error {
 		}
 		f.AppArmorProfiles = profileNames(loaded)
 	}
-	f.SELinux = isFS("/sys/fs/selinux", unix.SELINUX_MAGIC) && selinux.GetEnabled()
+	f.SELinux = SELinuxOn()
 	actions, err := optional("/proc/sys/kernel/seccomp/actions_avail")
 	f.Seccomp = slices.Contains(strings.Fields(actions), "errno")
 	return err
 }
+
+// SELinuxOn reports whether the kernel has SELinux on, with a policy.
+func SELinuxOn() bool { return isFS("/sys/fs/selinux", unix.SELINUX_MAGIC) && selinux.GetEnabled() }
 
 // profileNames takes the modes off lines such as "name (enforce)".
 func profileNames(text string) []string {

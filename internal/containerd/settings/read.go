@@ -29,6 +29,7 @@ type setting struct {
 	parts   []string // of the key: those of the CRI plugin begin with cri, in all versions
 	written []string // of the key as it stands in the file
 	value   any
+	unsaid  bool // it is in no file: containerd's default
 }
 
 // secret are keys whose values are never shown.
@@ -213,7 +214,7 @@ func (r *reading) add(path string, tree map[string]any, at map[string]int) {
 			}
 			return
 		}
-		found = append(found, setting{path, at[joined(parts)], plain(parts), parts, value})
+		found = append(found, setting{file: path, line: at[joined(parts)], parts: plain(parts), written: parts, value: value})
 	}
 	flatten(nil, tree)
 	if plugins, ok := tree["plugins"].(map[string]any); ok && r.version < 3 {
@@ -232,7 +233,7 @@ func (r *reading) add(path string, tree map[string]any, at map[string]int) {
 // displace does as containerd before 2.0, for which what a file says of a plugin replaces all that was said of it
 // before. Where nobody knows which containerd it is, it is taken for a later one, which adds, and that is noted.
 func (r *reading) displace(path string, plugins map[string]any) {
-	first := strings.HasPrefix(r.release, "1.") || strings.HasPrefix(r.release, "0.")
+	first := isFirst(r.release)
 	noted := map[string]bool{}
 	for key, s := range r.found {
 		if len(s.written) < 2 || s.written[0] != "plugins" {

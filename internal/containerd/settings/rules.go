@@ -95,11 +95,7 @@ var rules = []rule{
 	{key: "cri.cni.ip_pref", usual: []any{"ipv4"}, why: "the first address that the plugins give is the pod's"},
 	{key: "cri.cni.use_internal_loopback"},
 
-	{key: "cri.enable_selinux", take: func(c *conversion, s setting) {
-		if s.value == true {
-			c.carry(s, "selinux", "it is on by itself where the kernel has it and its policy knows containers")
-		}
-	}},
+	{key: "cri.enable_selinux", take: labels},
 	{key: "cri.selinux_category_range", usual: []any{int64(1024)}, why: "categories are any two of 1024"},
 	{key: "cri.max_container_log_line_size", usual: []any{int64(16 << 10)}, why: "the longest entry of a log has 16 " +
 		"KiB; a longer line is several entries"},
@@ -148,6 +144,43 @@ var rules = []rule{
 	{key: "cri.x509_key_pair_streaming.**", take: streamTLS},
 
 	{key: "plugins.*.**", take: plugin}, {key: "plugins"}, {key: "plugins.*"},
+}
+
+// usual are settings whose default in containerd is not what Berth does where the key that they become is left out.
+// Those of first were so before containerd 2.0 alone.
+var usual = []struct {
+	key   string
+	value any
+	first bool
+}{
+	{key: "cri.enable_selinux", value: false},
+	{key: "cri.enable_unprivileged_ports", value: false, first: true},
+	{key: "cri.enable_unprivileged_icmp", value: false, first: true},
+	{key: "nri.disable", value: true, first: true},
+}
+
+// isFirst reports whether a release is one before 2.0.
+func isFirst(release string) bool {
+	return strings.HasPrefix(release, "1.") || strings.HasPrefix(release, "0.")
+}
+
+// unsaid returns what is said nowhere in a configuration, as containerd has it then. Where nobody knows which
+// containerd it is, it is taken for a later one, and that is noted.
+func (c *conversion) unsaid(file string, all []setting, version int, release string) (out []setting) {
+	for _, u := range usual {
+		said := slices.ContainsFunc(all, func(s setting) bool { return s.matches(u.key) })
+		if said || u.first && !isFirst(release) {
+			continue
+		}
+		parts := strings.Split(u.key, ".")
+		out = append(out, setting{file: file, parts: parts, written: parts[1:], value: u.value, unsaid: true})
+	}
+	if release == "" && version < 3 {
+		c.notes = append(c.notes, Note{File: file, Key: "what it does not say", To: "as containerd 2 has it",
+			Why: "one before 2.0 has NRI, unprivileged ports and unprivileged ICMP off (nri.enable, pods.unprivileged_ports, " +
+				"pods.unprivileged_icmp)"})
+	}
+	return out
 }
 
 const (
@@ -267,6 +300,22 @@ func metrics(c *conversion, s setting) {
 	}
 	c.set("metrics.address", s.string())
 	c.carry(s, fmt.Sprintf("metrics.address = %s", literal(s.string())), "the metrics are others, at /metrics")
+}
+
+// labels are what SELinux knows containers by. Berth gives them where the kernel has SELinux on, unless it is told not
+// to; told to, it starts nowhere else.
+func labels(c *conversion, s setting) {
+	switch {
+	case s.value != true:
+		c.set("selinux", "off")
+		c.carry(s, "selinux = 'off'", "containers have no labels, as under containerd; without this key they have where the "+
+			"kernel has SELinux on")
+	case c.selinux:
+		c.become(s, "selinux", "on")
+	default:
+		c.drop(s, "this kernel has SELinux off; containers have labels as soon as it is on, and selinux = 'on' keeps the "+
+			"daemon from starting where it is not")
+	}
 }
 
 // nri is on in Berth unless it is configured otherwise, as in containerd from 2.0 on; in 1.7 it is off.

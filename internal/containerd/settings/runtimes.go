@@ -72,27 +72,39 @@ func (r *runtimes) finish(file string) {
 	r.driver(file, usual)
 }
 
-// driver is who makes the cgroups of containers, which is one for all in Berth.
+// driver is who makes the cgroups of containers, which is one for all in Berth: in containerd the first runtime of the
+// kind of runc says it, of which the default comes first, and where it says nothing it is cgroupfs.
 func (r *runtimes) driver(file, usual string) {
 	if r.c.tree["cgroup_driver"] != nil {
 		return
 	}
-	table := r.tables[usual]
-	if table == nil {
+	names := slices.Sorted(maps.Keys(r.tables))
+	if i := slices.Index(names, usual); i >= 0 {
+		names = slices.Insert(slices.Delete(names, i, i+1), 0, usual)
+	}
+	i := slices.IndexFunc(names, func(name string) bool { return r.tables[name].isRunc() })
+	if i < 0 {
 		return
 	}
-	s, said := table["options.SystemdCgroup"]
+	s, said := r.tables[names[i]]["options.SystemdCgroup"]
 	if !said {
-		return
+		written := []string{"runtimes", names[i], "options", "SystemdCgroup"}
+		s = setting{file: file, written: written, value: false, unsaid: true}
 	}
 	driver := map[bool]string{true: "systemd", false: "cgroupfs"}[s.value == true]
 	r.c.become(s, "cgroup_driver", driver)
-	for _, name := range slices.Sorted(maps.Keys(r.tables)) {
+	for _, name := range names {
 		if other, ok := r.tables[name]["options.SystemdCgroup"]; ok && other.value != s.value {
 			r.c.drop(other, "all handlers have one cgroup driver, which is that of the default")
 		}
 	}
 }
+
+// isRunc says that a runtime is called as runc is.
+func (k keysOfRuntime) isRunc() bool { return slices.Contains(runcTypes, k["runtime_type"].string()) }
+
+// runcTypes are the types of runtimes that are called as runc is.
+var runcTypes = []string{"", "io.containerd.runc.v2", "io.containerd.runc.v1", "io.containerd.runtime.v1.linux"}
 
 // runtimeKeys are what becomes of the keys of a runtime, beside those that say which program it is.
 var runtimeKeys = []rule{
@@ -138,12 +150,12 @@ func (r *runtimes) handler(file, name string, keys keysOfRuntime) bool {
 		binary = keys["runtime_engine"].string()
 	}
 	table := map[string]any{}
-	switch kind := keys["runtime_type"].string(); kind {
-	case "", "io.containerd.runc.v2", "io.containerd.runc.v1", "io.containerd.runtime.v1.linux":
+	switch {
+	case keys.isRunc():
 		if binary == "" {
 			binary = "runc"
 		}
-	case "io.containerd.runsc.v1":
+	case keys["runtime_type"].string() == "io.containerd.runsc.v1":
 		binary = "runsc"
 		table["driver"] = "oci-infra"
 		table["args"] = r.runscArgs(keys)

@@ -29,6 +29,8 @@ type Options struct {
 	Base func(text []byte) ([]Note, error)
 	// Release is the version of the containerd that reads the files, such as 2.1.4; empty: nobody knows.
 	Release string
+	// SELinux says that this machine's kernel has SELinux on.
+	SELinux bool
 	// Verifiers is where containerd looks for programs that verify images unless it is told, and DockerCerts where it
 	// looks for files of registries then, after certs.d beside config.toml. Empty: as it is there.
 	Verifiers, DockerCerts string
@@ -83,6 +85,7 @@ type conversion struct {
 	tree       map[string]any // Berth's configuration
 	notes      []Note
 	stream     map[string]string // keys of streaming over TLS
+	selinux    bool              // as Options.SELinux
 	off        map[string]bool   // plugins that are disabled, by the names that plugins gives them
 	runtimes   *runtimes
 	registries *registries
@@ -90,7 +93,8 @@ type conversion struct {
 
 // Convert reads the files, and turns them into Berth's.
 func Convert(o Options) (*Result, error) {
-	c := &conversion{tree: map[string]any{}, stream: map[string]string{}, off: map[string]bool{}}
+	c := &conversion{tree: map[string]any{}, stream: map[string]string{}, off: map[string]bool{},
+		selinux: o.SELinux}
 	c.runtimes = &runtimes{c: c, look: o.Look, base: o.Base, tables: map[string]keysOfRuntime{}}
 	c.registries = &registries{c: c, mirrors: map[string][]string{}, hosts: map[string]*hostTable{}}
 	r := &Result{}
@@ -100,6 +104,7 @@ func Convert(o Options) (*Result, error) {
 			return nil, err
 		}
 		r.Version = version
+		all = append(all, c.unsaid(o.Path, all, version, o.Release)...)
 		for _, s := range all {
 			if s.matches("disabled_plugins") {
 				disabled(c, s)
@@ -192,7 +197,11 @@ func (c *conversion) set(key string, value any) {
 // become sets a key of Berth's configuration, and notes it.
 func (c *conversion) become(s setting, key string, value any) {
 	c.set(key, value)
-	c.carry(s, fmt.Sprintf("%s = %s", key, literal(value)), "")
+	why := ""
+	if s.unsaid {
+		why = "as containerd has it unless it is told otherwise"
+	}
+	c.carry(s, fmt.Sprintf("%s = %s", key, literal(value)), why)
 }
 
 // literal is a value as TOML has it.

@@ -117,7 +117,8 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(files, err)
 	}
 	for _, path := range files {
-		r, err := Convert(Options{Path: path, Look: look, DockerCerts: "/nowhere"})
+		_, release, _ := strings.Cut(strings.TrimSuffix(path, ".toml"), "-")
+		r, err := Convert(Options{Path: path, Look: look, DockerCerts: "/nowhere", Release: release + ".1"})
 		if err != nil {
 			t.Errorf("%s: %v", path, err)
 			continue
@@ -127,7 +128,7 @@ func TestDefaults(t *testing.T) {
 				t.Errorf("%v", n)
 			}
 		}
-		want := "cgroup_driver = 'cgroupfs'\n\n[runtimes]\ndefault = 'runc'\n"
+		want := "cgroup_driver = 'cgroupfs'\nselinux = 'off'\n\n[runtimes]\ndefault = 'runc'\n"
 		_, text, _ := strings.Cut(string(r.Config), "\n\n")
 		for _, old := range []string{ // before 2.0
 			"[nri]\nenable = false\n\n", "[pods]\nunprivileged_icmp = false\nunprivileged_ports = false\n\n",
@@ -138,6 +139,72 @@ func TestDefaults(t *testing.T) {
 			t.Errorf("%s:\n%s", path, r.Config)
 		}
 		accepted(t, path, r)
+	}
+}
+
+// TestUnsaid has what no file says as containerd has it of that release, whatever Berth does by itself. What is said is
+// stronger.
+func TestUnsaid(t *testing.T) {
+	const early = "cgroup_driver = 'cgroupfs'\nselinux = 'off'\n\n[nri]\nenable = false\n\n" +
+		"[pods]\nunprivileged_icmp = false\nunprivileged_ports = false\n\n[runtimes]\ndefault = 'runc'\n"
+	const later = "cgroup_driver = 'cgroupfs'\nselinux = 'off'\n\n[runtimes]\ndefault = 'runc'\n"
+	const runtime = `[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.`
+	for name, c := range map[string]struct{ text, release, want string }{
+		"1.7": {"version = 2\n", "1.7.28", early}, "2.1": {"version = 3\n", "2.1.4", later},
+		"nobody knows, of version 2": {"version = 2\n", "", later}, "nobody knows": {"version = 3\n", "", later},
+		"1.7, and NRI is on": {"version = 2\n[plugins.\"io.containerd.nri.v1.nri\"]\ndisable = false\n", "1.7.28",
+			strings.Replace(early, "[nri]\nenable = false\n\n", "", 1)},
+		"2.1, and all is said": {"version = 3\n[plugins.\"io.containerd.cri.v1.runtime\"]\n" +
+			"enable_unprivileged_ports = true\nenable_selinux = true\n", "2.1.4", strings.Replace(later, "'off'", "'on'", 1)},
+		"the driver of another than the default": {"version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n" +
+			"default_runtime_name = \"runsc\"\n" + runtime + "runsc]\nruntime_type = \"io.containerd.runsc.v1\"\n" +
+			runtime + "runc.options]\nSystemdCgroup = true\n", "2.1.4",
+			"cgroup_driver = 'systemd'\nselinux = 'off'\n\n[runtimes]\ndefault = 'runsc'\n\n[runtimes.runsc]\nargs = []\n" +
+				"driver = 'oci-infra'\npath = '/usr/test/runsc'\n"},
+		"a default that is not called as runc": {"version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n" +
+			"default_runtime_name = \"runsc\"\n" + runtime + "runsc]\nruntime_type = \"io.containerd.runsc.v1\"\n", "2.1.4",
+			"selinux = 'off'\n\n[runtimes]\ndefault = 'runsc'\n\n[runtimes.runsc]\nargs = []\n" +
+				"driver = 'oci-infra'\npath = '/usr/test/runsc'\n"},
+	} {
+		path := filepath.Join(t.TempDir(), "config.toml")
+		write(t, path, c.text)
+		r, err := Convert(Options{Path: path, Look: look, DockerCerts: "/nowhere", Release: c.release, SELinux: true})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if _, text, _ := strings.Cut(string(r.Config), "\n\n"); text != c.want {
+			t.Errorf("%s:\n%s\nwanted\n%s", name, text, c.want)
+		}
+		noted := strings.Contains(told(r), "one before 2.0 has NRI, unprivileged ports")
+		if noted != (name == "nobody knows, of version 2") {
+			t.Errorf("%s: a note about the release: %v", name, noted)
+		}
+		accepted(t, name, r)
+	}
+}
+
+// TestSELinux has labels where containerd gives them and this kernel can, and none where containerd gives none.
+func TestSELinux(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.toml")
+	for _, c := range []struct {
+		said, kernel bool
+		want, note   string
+	}{
+		{true, true, "selinux = 'on'\n", "enable_selinux = true → selinux = 'on'\n"},
+		{true, false, "", "enable_selinux = true is not carried over: this kernel has SELinux off"},
+		{false, true, "selinux = 'off'\n", "enable_selinux = false → selinux = 'off': containers have no labels, as under"},
+		{false, false, "selinux = 'off'\n", "enable_selinux = false → selinux = 'off': "},
+	} {
+		write(t, path, fmt.Sprintf("version = 3\n[plugins.'io.containerd.cri.v1.runtime']\nenable_selinux = %v\n", c.said))
+		r, err := Convert(Options{Path: path, Look: look, DockerCerts: "/nowhere", Release: "2.1.4", SELinux: c.kernel})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := string(r.Config); !strings.Contains(text, c.want) || strings.Contains(text, "selinux") != (c.want != "") ||
+			!strings.Contains(told(r), c.note) {
+			t.Errorf("%+v:\n%s", c, told(r))
+		}
 	}
 }
 
@@ -284,17 +351,15 @@ func TestBaseThatIsNone(t *testing.T) {
 	base, path := filepath.Join(dir, "base.json"), filepath.Join(dir, "config.toml")
 	const table = "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n"
 	write(t, path, "version = 3\n"+table+"base_runtime_spec = \""+base+"\"\n")
-	for text, want := range map[string]string{
-		"":                           "no such file",
-		`{"x": 1}`:                   "line 1: json: unknown field \"x\"",
-		strings.Repeat(" ", 1<<20+1): "base.json",
+	for _, c := range []struct{ text, want string }{
+		{"", "no such file"}, {`{"x": 1}`, "line 1: json: unknown field \"x\""}, {strings.Repeat(" ", 1<<20+1), "1048576 bytes"},
 	} {
-		if text != "" {
-			write(t, base, text)
+		if c.text != "" {
+			write(t, base, c.text)
 		}
 		_, err := Convert(Options{Path: path, Look: look, Base: unusedParts, DockerCerts: "/nowhere"})
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "config.toml:3: ") {
-			t.Errorf("%.20q: %v", text, err)
+		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "config.toml:3: ") {
+			t.Errorf("%.20q: %v", c.text, err)
 		}
 	}
 }
