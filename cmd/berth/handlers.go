@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"berth/internal/admin"
 	"berth/internal/config"
 	"berth/internal/fail"
 	"berth/internal/host"
@@ -29,6 +30,8 @@ type handlers struct {
 	probed   bool // the configuration names no default
 	named    map[string]config.Handler
 	bases    map[string]*spec.Base
+	broken   map[string]error // why the base spec of a handler cannot be used
+	at       time.Time        // when they were looked for
 	pids     int
 	timeout  time.Duration
 	state    string
@@ -36,11 +39,12 @@ type handlers struct {
 }
 
 // findHandlers looks for the programs, reads the base specs, and finds the default: the one that the configuration
-// names, or the first that works.
+// names, or the first that works. A handler whose base spec cannot be used is among them, and makes nothing new.
 func findHandlers(ctx context.Context, t *runtimeTrials, cfg *config.Config) (*handlers, error) {
 	h := &handlers{
 		found: host.FindRuntimes(programs(cfg.Runtimes)), fallback: cfg.Runtimes.Default,
 		probed: cfg.Runtimes.Default == "", named: cfg.Runtimes.Handlers, bases: map[string]*spec.Base{},
+		broken: map[string]error{}, at: time.Now(),
 		pids: cfg.Limits.Pids, timeout: cfg.Timeouts.RuntimeCreate.Duration, state: cfg.State,
 		systemd: t.facts.CgroupDriver == host.SystemdDriver,
 	}
@@ -53,7 +57,8 @@ func findHandlers(ctx context.Context, t *runtimeTrials, cfg *config.Config) (*h
 		}
 		base, err := readBase(c.BaseSpec)
 		if err != nil {
-			return nil, cfg.Refuse("runtimes."+name+".base_spec", fmt.Sprintf("%s: %v", c.BaseSpec, err))
+			h.broken[name] = cfg.Refuse("runtimes."+name+".base_spec", fmt.Sprintf("%s: %v", c.BaseSpec, err))
+			continue
 		}
 		h.bases[name] = base
 	}
@@ -111,6 +116,33 @@ func (h *handlers) chooseDefault(ctx context.Context, t *runtimeTrials) (err err
 	return err
 }
 
+// whole is an error unless all base specs can be used.
+func (h *handlers) whole() error {
+	for _, name := range slices.Sorted(maps.Keys(h.broken)) {
+		return h.broken[name]
+	}
+	return nil
+}
+
+// problems are the handlers that make nothing new.
+func (h *handlers) problems() (all []admin.Problem) {
+	for _, name := range slices.Sorted(maps.Keys(h.broken)) {
+		all = append(all, admin.Problem{Message: h.refused(name).Error(), Since: h.at})
+	}
+	return all
+}
+
+// refused says why a handler makes nothing new; nil if it does. Without its base spec a container would get what that
+// keeps from it.
+func (h *handlers) refused(name string) error {
+	err := h.broken[name]
+	if err == nil {
+		return nil
+	}
+	return fail.New(errdefs.ErrFailedPrecondition, "runtime handler %s makes no new pods and containers until its base "+
+		"spec can be used: %v; mend it, and run berth reload", name, err)
+}
+
 // find finds the runtime that a pod asks for by name; "" is the default.
 func (h *handlers) find(name string) (runtime.Handler, error) {
 	if name == "" {
@@ -136,6 +168,9 @@ func (h *handlers) find(name string) (runtime.Handler, error) {
 // findSpec is both: the runtime, and what the same configuration says of its containers.
 func (h *handlers) findSpec(name string) (runtime.Handler, spec.Handler, error) {
 	r, err := h.find(name)
+	if err == nil {
+		err = h.refused(r.Name)
+	}
 	if err != nil {
 		return r, spec.Handler{}, err
 	}

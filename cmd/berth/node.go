@@ -174,6 +174,9 @@ func (n *node) openRuntimes(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	for _, p := range found.problems() { // every start is a recovery, and the pods of other handlers need it
+		n.log.Error(p.Message)
+	}
 	n.settings.handlers.Store(found)
 	cfg := runtime.Config{
 		Monitor: n.monitor, Root: n.cfg.Root, State: n.cfg.State, Tracking: n.groups.tracking, Group: n.cfg.Instance(),

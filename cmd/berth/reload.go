@@ -69,6 +69,9 @@ func (r *reloader) takeOver(ctx context.Context) ([]config.Change, error) {
 	old, was := r.settings.config.Load(), r.settings.handlers.Load()
 	cfg, changes := old.Reload(next)
 	found, err := findHandlers(ctx, r.trials, cfg)
+	if err == nil {
+		err = found.whole()
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,7 @@ func problems(n *node) (all []admin.Problem) {
 	for _, s := range n.driver.Monitors().Silent {
 		all = append(all, admin.Problem{Pod: s.Pod, Message: s.What, Since: s.Since})
 	}
+	all = append(all, n.settings.handlers.Load().problems()...)
 	all = append(all, n.preload.problems()...)
 	all = append(all, n.metricsPort.problems()...)
 	if s := n.memory.Status(); s.Problem != "" {

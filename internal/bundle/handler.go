@@ -41,10 +41,14 @@ func (a Handlers) Of(r *sandbox.Record) (runtime.Handler, error) {
 }
 
 // ForNew returns the handler of the pod's new containers and its options, both of one moment. It fails for a handler
-// that was taken out of the configuration: without its options a container would get what they forbid.
+// that was taken out of the configuration, and for one whose options cannot be had: without them a container would get
+// what they forbid.
 func (a Handlers) ForNew(r *sandbox.Record) (runtime.Handler, spec.Handler, error) {
 	name := handlerName(r)
 	now, sh, err := a.Spec(name)
+	if err != nil && !fail.Is(err, errdefs.ErrNotFound) {
+		return now, sh, err
+	}
 	if err != nil {
 		return now, sh, fail.New(errdefs.ErrFailedPrecondition,
 			"the pod's runtime handler %q was taken out of the configuration: its containers run on, but a new one needs "+

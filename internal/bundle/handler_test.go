@@ -87,3 +87,20 @@ func TestBaseSysctls(t *testing.T) {
 		t.Errorf("a sysctl of the request: %v", err)
 	}
 }
+
+// TestHandlerThatMakesNothing tells why a handler makes no new containers in the handler's own words; one that is not
+// configured any more has words of its own.
+func TestHandlerThatMakesNothing(t *testing.T) {
+	for err, want := range map[error]string{
+		fail.New(errdefs.ErrFailedPrecondition, "its base spec is bad"): "its base spec is bad",
+		fail.New(errdefs.ErrNotFound, "none"):                           "was taken out of the configuration",
+	} {
+		handlers := Handlers{Spec: func(string) (runtime.Handler, spec.Handler, error) {
+			return runtime.Handler{}, spec.Handler{}, err
+		}}
+		_, _, got := handlers.ForNew(&sandbox.Record{Runtime: "runc"})
+		if !fail.Is(got, errdefs.ErrFailedPrecondition) || !strings.Contains(got.Error(), want) {
+			t.Errorf("%v: %v", err, got)
+		}
+	}
+}

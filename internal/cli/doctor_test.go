@@ -374,6 +374,27 @@ func TestDefaultRuntimeThatIsNotInstalled(t *testing.T) {
 }
 
 // TestTrialThatIsNotUndone wants nothing of what a trial left behind to be touched.
+func TestBaseSpecDiagnosis(t *testing.T) {
+	dir := t.TempDir()
+	handlers := map[string]config.Handler{"none": {}, "gone": {BaseSpec: dir + "/gone"}}
+	for name, text := range map[string]string{"good": "{}", "odd": "{\n\"x\":1}"} {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		handlers[name] = config.Handler{BaseSpec: path}
+	}
+	found := baseSpecs(config.Runtimes{Handlers: handlers})
+	for i, want := range []string{"no such file", "line 2: json: unknown field"} {
+		if i >= len(found) || found[i].Result != broken || !strings.Contains(found[i].Text, want) {
+			t.Fatalf("%+v", found)
+		}
+	}
+	if len(found) != 2 {
+		t.Errorf("%+v", found)
+	}
+}
+
 func TestTrialThatIsNotUndone(t *testing.T) {
 	dir := t.TempDir()
 	precious := filepath.Join(dir, "trial", "rootfs", "precious")

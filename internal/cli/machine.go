@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,8 +19,10 @@ import (
 	"berth/internal/config"
 	"berth/internal/host"
 	"berth/internal/image/verifier"
+	"berth/internal/limit"
 	"berth/internal/rootfs"
 	"berth/internal/selinux"
+	"berth/internal/spec"
 )
 
 // machine is what the doctor looks at.
@@ -204,7 +207,28 @@ func (m machine) runtimes(ctx context.Context) []diagnosis {
 		}
 	}
 	found = append(found, m.fallback(all)...)
+	found = append(found, baseSpecs(m.config.Runtimes)...)
 	return append(found, endTrials(dir)...)
+}
+
+// baseSpecs tells of base specs that cannot be used.
+func baseSpecs(r config.Runtimes) (found []diagnosis) {
+	for _, name := range slices.Sorted(maps.Keys(r.Handlers)) {
+		path := r.Handlers[name].BaseSpec
+		if path == "" {
+			continue
+		}
+		text, err := limit.ReadFile(path, limit.BaseSpec)
+		if err == nil {
+			_, err = spec.ParseBase(text)
+		}
+		if err != nil {
+			found = append(found, diagnosis{"runtime " + name, broken, fmt.Sprintf("its base spec %s cannot be used, so no "+
+				"pods are made with it: %v", path, err), "mend the file or base_spec under [runtimes." + name + "], then run " +
+				"berth reload"})
+		}
+	}
+	return found
 }
 
 // holes tells of the published ways out of a runtime's containers that are open on this machine.

@@ -107,7 +107,12 @@ func (p *placer) configuration() (*config.Config, error) {
 
 // migrateSettings turns containerd's files into Berth's.
 func migrateSettings(cmd *cobra.Command, p *placer, flags migrateFlags) error {
-	o := settings.Options{Look: lookProgram, Base: unusedParts, Path: flags.config, Registries: flags.registries,
+	into, err := filepath.Abs(p.dir)
+	if err != nil {
+		return err
+	}
+	o := settings.Options{Look: lookProgram, Base: unusedParts, Dir: into,
+		Path: flags.config, Registries: flags.registries,
 		Release: containerdRelease(cmd.Context(), lookProgram), SELinux: host.SELinuxOn()}
 	if _, err := os.Stat(o.Path); absent(err) && !flags.configSet {
 		fmt.Fprintf(stderr(cmd), "berth: there is no %s; --config names another\n", o.Path)
@@ -123,6 +128,11 @@ func migrateSettings(cmd *cobra.Command, p *placer, flags migrateFlags) error {
 	for _, n := range r.Notes {
 		fmt.Fprintln(p.out, visibleLine(n.String()))
 	}
+	for _, f := range r.Bases { // before what names them
+		if err := p.put(filepath.Join(settings.BaseSpecs, f.Name), f.Mode, f.Data); err != nil {
+			return err
+		}
+	}
 	if r.Config != nil {
 		if _, err := readConfig(string(r.Config)); err != nil {
 			return fmt.Errorf("what they would become is no configuration of Berth: %w", err)
@@ -132,7 +142,7 @@ func migrateSettings(cmd *cobra.Command, p *placer, flags migrateFlags) error {
 		}
 	}
 	for _, f := range r.Hosts {
-		if err := p.put(filepath.Join("certs.d", f.Name), f.Mode, f.Data); err != nil {
+		if err := p.put(filepath.Join(settings.CertsD, f.Name), f.Mode, f.Data); err != nil {
 			return err
 		}
 	}

@@ -258,3 +258,43 @@ password = "s3cret"
 		t.Errorf("--overwrite: code %d, %s", code, out)
 	}
 }
+
+// TestMigrateBaseSpec copies the base spec of a runtime to where it stays when containerd goes, and says what of it
+// does not count. One that no daemon would take ends the command before it has written anything.
+func TestMigrateBaseSpec(t *testing.T) {
+	d := startDaemon(t)
+	dir, into := t.TempDir(), t.TempDir()
+	path, base := filepath.Join(dir, "config.toml"), filepath.Join(dir, "cri-base.json")
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(path, "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.h]\nbase_runtime_spec = \""+base+
+		"\"\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.h.options]\nBinaryName = \"/bin/true\"\n")
+	args := []string{"migrate", "containerd", "--only", "settings", "--config", path,
+		"--into", into}
+	write(base, `{"x":1}`)
+	_, errs, code := d.berth(t, args...)
+	if left, _ := os.ReadDir(into); code != 1 || len(left) > 0 || !strings.Contains(errs, `unknown field "x"`) {
+		t.Errorf("a file that is none: code %d, %v, %q", code, left, errs)
+	}
+	const text = `{"process":{"cwd":"/srv","capabilities":{"bounding":["CAP_KILL"]}}}`
+	write(base, text)
+	out, errs, code := d.berth(t, args...)
+	copied := filepath.Join(into, "base-specs", "h.json")
+	for _, want := range []string{copied + ": written\n", "→ base_spec = '" + copied + "' of the handler: a copy\n",
+		base + ": process.cwd is not carried over: "} {
+		if code != 0 || !strings.Contains(out, want) {
+			t.Errorf("code %d, %q: no %q in\n%s", code, errs, want, out)
+		}
+	}
+	if got, err := os.ReadFile(copied); err != nil || string(got) != text {
+		t.Errorf("the copy: %v: %s", err, got)
+	}
+	now, _ := os.ReadFile(filepath.Join(into, migratedSettings))
+	if !strings.Contains(string(now), "base_spec = '"+copied+"'\n") {
+		t.Errorf("the settings:\n%s", now)
+	}
+}

@@ -39,7 +39,7 @@ func (s *Pods) Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 	}
 	h, options, err := s.bundle.Handlers.Spec(handler)
 	if err != nil {
-		return "", err
+		return "", sandbox.InPod(cfg.Metadata, err)
 	}
 	if s.cfg.Refused != nil {
 		if err := s.cfg.Refused(handler); err != nil {

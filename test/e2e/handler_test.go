@@ -187,3 +187,43 @@ func namespaceOf(r rig, pid int, kind string) string {
 	r.ok(err)
 	return strings.TrimSpace(link)
 }
+
+// TestDaemonWithABadBaseSpec takes the base spec of a handler away under a pod, and starts the daemon: it serves, makes
+// pods of other handlers, and can stop that pod, but makes nothing new of the handler until it has the file again.
+func TestDaemonWithABadBaseSpec(t *testing.T) {
+	runtime := runtimes()[0]
+	program, err := exec.LookPath(runtime)
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := t.TempDir() + "/base.json"
+	const text = `{"process":{"env":["FROM=base"]}}`
+	if err := os.WriteFile(base, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	r := ownNode(t, node.Options{Runtime: runtime, Tables: fmt.Sprintf(
+		"\n[runtimes.based]\npath = %q\nbase_spec = %q\n", program, base)})
+	r.pull("busybox:latest")
+	p := r.podOf("based")
+	c := p.start(busybox("main", "sleep 1000"))
+	r.ok(os.Remove(base))
+	r.ok(r.n.Restart())
+	refused := func(err error) { r.wantCode(err, codes.FailedPrecondition, "runtimes.based.base_spec", base) }
+	other := busybox("other", "sleep 1000")
+	_, err = r.n.Runtime.CreateContainer(ctx(), p.id, other, p.config)
+	refused(err)
+	_, err = r.n.Runtime.RunPodSandbox(ctx(), r.n.Pod(unique(r.T)+"-new"), "based")
+	refused(err)
+	r.pod().start(busybox("main", "sleep 1000"))
+	r.wantText("an exec in the container", c.exec("sh", "-c", "echo $FROM"), "base")
+	r.ok(r.n.Runtime.StopContainer(ctx(), c.cid, 0))
+	r.ok(r.n.Runtime.RemoveContainer(ctx(), c.cid))
+	if out, err := r.reload(); err == nil || !strings.Contains(out, base) {
+		r.Errorf("a reload without the file: %v: %s", err, out)
+	}
+	r.ok(os.WriteFile(base, []byte(text), 0o644))
+	if out, err := r.reload(); err != nil {
+		r.Errorf("a reload with the file: %v: %s", err, out)
+	}
+	r.wantText("a container afterwards", p.output(busybox("again", "echo $FROM")), "base")
+}

@@ -81,7 +81,7 @@ func (r *registries) mirror(s setting, host string) {
 }
 
 // fileOf is where what is said of a host goes.
-func fileOf(host string) string { return "certs.d/" + directory(host) + "/hosts.toml" }
+func fileOf(host string) string { return CertsD + "/" + directory(host) + "/hosts.toml" }
 
 // directory is that of a host in certs.d.
 func directory(host string) string {
@@ -105,7 +105,7 @@ func (r *registries) hostSetting(s setting, host, key string) {
 		"ca_file": &h.ca, "cert_file": &h.cert, "key_file": &h.key, "username": &h.user, "password": &h.password,
 		"auth": &h.auth, "identitytoken": &h.token, "identity_token": &h.token,
 	}[key]
-	why := "hosts.toml of each registry that it serves"
+	became := "hosts.toml of each registry that it serves"
 	switch {
 	case key == "insecure_skip_verify":
 		h.skip, _ = s.value.(bool)
@@ -115,10 +115,14 @@ func (r *registries) hostSetting(s setting, host, key string) {
 	default:
 		*to = s.string()
 		if slices.Contains(secret, s.parts[len(s.parts)-2]) || slices.Contains(secret, s.parts[2]) {
-			why = "credentials for the kubelet"
+			became = "credentials for the kubelet"
 		}
 	}
-	r.c.carry(s, why, "")
+	why := ""
+	if slices.Contains(tlsKeys, key) {
+		why = r.c.stays(s.string())
+	}
+	r.c.carry(s, became, why)
 }
 
 // files are the hosts.toml that say the same, but for those that containerd has already.
@@ -406,8 +410,12 @@ func (r *registries) checkHosts(path string, raw []byte, dir string) {
 		r.c.notes = append(r.c.notes, Note{File: path, Key: "it", To: copied, Why: why})
 		return
 	}
-	if strings.Contains(string(raw), filepath.Clean(dir)+"/") {
-		why := "it names files below " + dir + ", which have to stay"
+	for _, below := range []string{filepath.Clean(dir), r.c.from} {
+		if below == "" || !strings.Contains(string(raw), below+"/") {
+			continue
+		}
+		why := "it names files below " + below + ", which have to stay"
 		r.c.notes = append(r.c.notes, Note{File: path, Key: "it", To: copied, Why: why})
+		return
 	}
 }

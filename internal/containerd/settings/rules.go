@@ -462,6 +462,7 @@ func finishStreaming(c *conversion, file string) {
 		c.set("streaming.cert", cert)
 		c.set("streaming.key", key)
 		n.To = fmt.Sprintf("streaming.cert = %s, streaming.key = %s", literal(cert), literal(key))
+		n.Why = c.stays(cert, key)
 	default:
 		n.Why = "streaming.cert and streaming.key are to name a certificate, and Berth makes none"
 	}

@@ -17,6 +17,8 @@ type runtimes struct {
 	c        *conversion
 	look     func(string) (string, error)
 	base     func([]byte) ([]Note, error) // as Options.Base
+	dir      string                       // where copies of base specs go
+	bases    []File
 	tables   map[string]keysOfRuntime
 	usual    setting // default_runtime_name
 	ownUsers bool    // device_ownership_from_security_context
@@ -172,7 +174,7 @@ func (r *runtimes) handler(file, name string, keys keysOfRuntime) bool {
 			return false
 		}
 	}
-	r.handlerKeys(table, keys)
+	r.handlerKeys(name, table, keys)
 	if r.ownUsers {
 		table["device_ownership_from_security_context"] = true
 	}
@@ -186,42 +188,44 @@ func (r *runtimes) handler(file, name string, keys keysOfRuntime) bool {
 }
 
 // handlerKeys takes over what a handler has, too.
-func (r *runtimes) handlerKeys(table map[string]any, keys keysOfRuntime) {
+func (r *runtimes) handlerKeys(name string, table map[string]any, keys keysOfRuntime) {
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		s := keys[key]
 		if s.isZero() {
 			continue
 		}
-		to := key
 		switch key {
 		case "privileged_without_host_devices", "cgroup_writable":
 			table[key] = true
 		case "pod_annotations", "container_annotations":
 			table[key] = s.strings()
 		case "base_runtime_spec":
-			p, err := r.baseSpec(s)
+			p, err := r.baseSpec(name, s)
 			if err != nil {
 				r.err = errors.Join(r.err, fmt.Errorf("%s:%d: %s: %w: mend it, or take the key away, and run the command again",
 					s.file, s.line, s.text(), err))
 				continue
 			}
-			to, table["base_spec"] = "base_spec", p
+			table["base_spec"] = p
+			r.c.carry(s, fmt.Sprintf("base_spec = %s of the handler", literal(p)), "a copy")
+			continue
 		default:
 			r.handlerKey(s, key)
 			continue
 		}
-		r.c.carry(s, to+" of the handler", "")
+		r.c.carry(s, key+" of the handler", "")
 	}
 }
 
-// baseSpec takes over a base spec, and notes what of it does not count. One that Berth would refuse is an error:
-// without it the handler's containers would get more than they have, and nothing else is made of what was meant.
-func (r *runtimes) baseSpec(s setting) (path string, err error) {
-	path, ok := usable(s.string())
+// baseSpec copies the base spec of a handler, since a daemon needs it long after containerd is gone, and notes what of
+// it does not count. One that Berth would refuse is an error: without it the handler's containers would get more than
+// they have.
+func (r *runtimes) baseSpec(handler string, s setting) (path string, err error) {
+	from, ok := usable(s.string())
 	if !ok {
 		return "", errors.New("it is no absolute path")
 	}
-	text, err := limit.ReadFile(path, limit.BaseSpec)
+	text, err := limit.ReadFile(from, limit.BaseSpec)
 	if err != nil {
 		return "", err
 	}
@@ -230,12 +234,14 @@ func (r *runtimes) baseSpec(s setting) (path string, err error) {
 		return "", err
 	}
 	for _, n := range notes {
-		n.File = path
+		n.File = from
 		if !slices.Contains(r.c.notes, n) { // several handlers may have one base
 			r.c.notes = append(r.c.notes, n)
 		}
 	}
-	return path, nil
+	f := File{Name: handler + ".json", Mode: 0o644, Data: text}
+	r.bases = append(r.bases, f)
+	return filepath.Join(r.dir, f.Name), nil
 }
 
 // handlerKey says of a key why it is not carried over, if there is something to say.

@@ -6,10 +6,17 @@ import (
 	"cmp"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
+)
+
+// The directories of what is copied, below that of Berth's configuration.
+const (
+	BaseSpecs = "base-specs"
+	CertsD    = "certs.d"
 )
 
 // Where containerd and k3s have their configuration.
@@ -27,6 +34,8 @@ type Options struct {
 	Look func(name string) (path string, err error)
 	// Base reads a base spec as the daemon does, and notes each part that does not count, by its Key and the reason.
 	Base func(text []byte) ([]Note, error)
+	// Dir is an absolute path: where what is written goes.
+	Dir string
 	// Release is the version of the containerd that reads the files, such as 2.1.4; empty: nobody knows.
 	Release string
 	// SELinux says that this machine's kernel has SELinux on.
@@ -40,6 +49,7 @@ type Options struct {
 type Result struct {
 	Version int    // of config.toml; 1 where it does not say
 	Config  []byte // for a file of conf.d; nil where Berth's defaults do
+	Bases   []File // for base-specs
 	Hosts   []File // for certs.d
 	// Credentials is a file that a kubelet reads credentials of registries from, as Docker keeps them; nil without any.
 	Credentials []byte
@@ -48,7 +58,7 @@ type Result struct {
 
 // File is one that is to be written.
 type File struct {
-	Name string // below certs.d
+	Name string // below the directory of its kind
 	Mode fs.FileMode
 	Data []byte
 }
@@ -86,6 +96,7 @@ type conversion struct {
 	notes      []Note
 	stream     map[string]string // keys of streaming over TLS
 	selinux    bool              // as Options.SELinux
+	from       string            // the directory of config.toml, which goes when containerd does
 	off        map[string]bool   // plugins that are disabled, by the names that plugins gives them
 	runtimes   *runtimes
 	registries *registries
@@ -95,7 +106,11 @@ type conversion struct {
 func Convert(o Options) (*Result, error) {
 	c := &conversion{tree: map[string]any{}, stream: map[string]string{}, off: map[string]bool{},
 		selinux: o.SELinux}
-	c.runtimes = &runtimes{c: c, look: o.Look, base: o.Base, tables: map[string]keysOfRuntime{}}
+	if o.Path != "" {
+		c.from = filepath.Dir(o.Path)
+	}
+	c.runtimes = &runtimes{c: c, look: o.Look, base: o.Base, dir: filepath.Join(o.Dir, BaseSpecs),
+		tables: map[string]keysOfRuntime{}}
 	c.registries = &registries{c: c, mirrors: map[string][]string{}, hosts: map[string]*hostTable{}}
 	r := &Result{}
 	if o.Path != "" {
@@ -118,6 +133,7 @@ func Convert(o Options) (*Result, error) {
 		if c.runtimes.finish(o.Path); c.runtimes.err != nil {
 			return nil, c.runtimes.err
 		}
+		r.Bases = c.runtimes.bases
 		finishStreaming(c, o.Path)
 		finishVerifiers(c, o.Path, cmp.Or(o.Verifiers, verifiers))
 		if r.Hosts, err = c.registries.certsD(o.Path, cmp.Or(o.DockerCerts, dockerCerts)); err != nil {
@@ -177,6 +193,16 @@ func (c *conversion) note(file, key, why string) {
 // carry notes what a setting became.
 func (c *conversion) carry(s setting, to, why string) {
 	c.notes = append(c.notes, Note{File: s.file, Line: s.line, Key: s.text(), To: to, Why: why})
+}
+
+// stays says of files that are beside config.toml, and not copied, that they have to stay there.
+func (c *conversion) stays(paths ...string) string {
+	for _, path := range paths {
+		if rel, err := filepath.Rel(c.from, path); err == nil && filepath.IsLocal(rel) && c.from != "" {
+			return "it has to stay in " + c.from
+		}
+	}
+	return ""
 }
 
 // set sets a key of Berth's configuration.

@@ -50,7 +50,7 @@ func TestConvert(t *testing.T) {
 		}
 		input, _, _ := strings.Cut(string(text), resultMark)
 		dir := t.TempDir()
-		o := Options{Look: look, Base: unusedParts, DockerCerts: filepath.Join(dir, "docker")}
+		o := Options{Look: look, Base: unusedParts, Dir: "/etc/berth", DockerCerts: filepath.Join(dir, "docker")}
 		for _, part := range strings.Split(input, "==== ")[1:] {
 			file, content, _ := strings.Cut(part, " ====\n")
 			path := filepath.Join(dir, file)
@@ -88,6 +88,9 @@ func told(r *Result) string {
 		fmt.Fprintln(&b, n)
 	}
 	fmt.Fprintf(&b, "---- conf.d\n%s", r.Config)
+	for _, f := range r.Bases {
+		fmt.Fprintf(&b, "---- base-specs/%s %v\n%s", f.Name, f.Mode, f.Data)
+	}
 	for _, f := range r.Hosts {
 		fmt.Fprintf(&b, "---- certs.d/%s %v\n%s", f.Name, f.Mode, f.Data)
 	}
