@@ -64,7 +64,8 @@ func migrateContainerdCommand(a *app) *cobra.Command {
 	f.StringVar(&flags.config, "config", settings.DefaultPath, "`file` with the settings of containerd")
 	f.StringVar(&flags.registries, "registries", settings.DefaultRegistries, "`file` with the registries of k3s "+
 		"or RKE2")
-	f.StringVar(&flags.into, "into", filepath.Dir(config.DefaultPath), "`directory` of Berth's configuration")
+	f.StringVar(&flags.into, "into", filepath.Dir(config.DefaultPath), "`directory` of Berth's configuration; the "+
+		"environment of its service is in ../default/berth of it")
 	f.StringVar(&flags.only, "only", "", "settings or images; the default is both")
 	f.BoolVar(&flags.overwrite, "overwrite", false, "replace files that are there already")
 	f.BoolVarP(&flags.dryRun, "dry-run", "n", false, "only print what would be taken over")

@@ -112,7 +112,7 @@ func migrateSettings(cmd *cobra.Command, p *placer, flags migrateFlags) error {
 		return err
 	}
 	o := settings.Options{Look: lookProgram, Base: unusedParts, Dir: into,
-		Path: flags.config, Registries: flags.registries,
+		Path: flags.config, Registries: flags.registries, Unit: containerdUnit(cmd.Context(), flags.config, lookProgram),
 		Release: containerdRelease(cmd.Context(), lookProgram), SELinux: host.SELinuxOn()}
 	if _, err := os.Stat(o.Path); absent(err) && !flags.configSet {
 		fmt.Fprintf(stderr(cmd), "berth: there is no %s; --config names another\n", o.Path)
@@ -146,6 +146,9 @@ func migrateSettings(cmd *cobra.Command, p *placer, flags migrateFlags) error {
 			return err
 		}
 	}
+	if err := putEnvironment(p, into, r.Environment); err != nil {
+		return err
+	}
 	if r.Credentials != nil {
 		if err := p.put(migratedCredentials, 0o600, r.Credentials); err != nil {
 			return err
@@ -174,8 +177,43 @@ func unusedParts(text []byte) (notes []settings.Note, err error) {
 	return notes, nil
 }
 
-// versionTimeout is how long a program may take to say its version.
-const versionTimeout = 10 * time.Second
+// putEnvironment has the service of Berth reach registries as that of containerd does. Its environment is in
+// default/berth beside the directory of the configuration, and what is there already stays.
+func putEnvironment(p *placer, into string, env map[string]string) error {
+	if len(env) == 0 {
+		return nil
+	}
+	path := filepath.Join("..", "default", "berth")
+	there, err := limit.ReadFile(filepath.Join(into, path), limit.ConfigFile)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return p.put(path, 0o600, settings.WithEnvironment(there, env)) // an address of a proxy may have a password
+}
+
+// askTimeout is how long a program may take to answer.
+const askTimeout = 10 * time.Second
+
+// containerdUnit is what systemd knows of the service that runs the containerd of this configuration; empty where there
+// is none, or no systemd.
+func containerdUnit(ctx context.Context, config string, look func(string) (string, error)) string {
+	systemctl, err := look("systemctl")
+	if err != nil {
+		return ""
+	}
+	units := []string{"containerd.service"}
+	if strings.Contains(config, "/rancher/") {
+		units = []string{"k3s.service", "k3s-agent.service", "rke2-server.service", "rke2-agent.service"}
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	args := append([]string{"show", "--property=" + strings.Join(settings.UnitProperties, ",")}, units...)
+	out, err := exec.CommandContext(ctx, systemctl, args...).Output()
+	if err != nil {
+		return ""
+	}
+	return string(out)
+}
 
 // containerdRelease is the version of the containerd that is installed, such as 2.1.4, or nothing.
 func containerdRelease(ctx context.Context, look func(string) (string, error)) string {
@@ -183,7 +221,7 @@ func containerdRelease(ctx context.Context, look func(string) (string, error)) s
 	if err != nil {
 		return ""
 	}
-	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, path, "--version").Output()
 	if err != nil {

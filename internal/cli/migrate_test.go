@@ -298,3 +298,55 @@ func TestMigrateBaseSpec(t *testing.T) {
 		t.Errorf("the settings:\n%s", now)
 	}
 }
+
+// TestMigrateProxies writes the proxies of containerd's service to where that of Berth has its environment, over
+// nothing that is there, and adds them to it when it is told to.
+func TestMigrateProxies(t *testing.T) {
+	systemctl := filepath.Join(t.TempDir(), "systemctl")
+	const script = "#!/bin/sh\necho \"Environment=HTTPS_PROXY=http://u:s3cret@p:1 NO_PROXY=.svc\" asked:$*\n"
+	if err := os.WriteFile(systemctl, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	look := func(string) (string, error) { return systemctl, nil }
+	for config, want := range map[string]string{
+		"/etc/containerd/config.toml": "containerd.service\n", "/var/lib/rancher/k3s/agent/etc/c.toml": " k3s-agent.service ",
+	} {
+		if out := containerdUnit(t.Context(), config, look); !strings.Contains(out, want) ||
+			!strings.Contains(out, "asked:show --property=Environment,EnvironmentFiles,DropInPaths ") {
+			t.Errorf("%s: %s", config, out)
+		}
+	}
+	etc := t.TempDir()
+	into, file := filepath.Join(etc, "berth"), filepath.Join(etc, "default", "berth")
+	env := map[string]string{"HTTPS_PROXY": "http://u:s3cret@p:1"}
+	put := func(overwrite bool) (told string, kept int, text string) {
+		t.Helper()
+		out := &strings.Builder{}
+		p := &placer{out: out, dir: into, overwrite: overwrite}
+		if err := putEnvironment(p, into, env); err != nil {
+			t.Fatal(err)
+		}
+		now, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out.String(), p.kept, string(now)
+	}
+	told, _, text := put(false)
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 || told != file+": written\n" ||
+		text != "HTTPS_PROXY=\"http://u:s3cret@p:1\"\n" {
+		t.Errorf("%v, %v: %s, %s", info, err, told, text)
+	}
+	const own = "BERTH_SOCKET=unix:///x\n"
+	if err := os.WriteFile(file, []byte(own), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if told, kept, text := put(false); kept != 1 || text != own || !strings.Contains(told, "left as it is") {
+		t.Errorf("over another: %d, %s, %s", kept, told, text)
+	}
+	for range 2 { // and then it is there
+		if told, kept, text := put(true); kept != 0 || text != own+"HTTPS_PROXY=\"http://u:s3cret@p:1\"\n" {
+			t.Errorf("--overwrite: %d, %s, %s", kept, told, text)
+		}
+	}
+}

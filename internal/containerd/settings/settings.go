@@ -38,6 +38,8 @@ type Options struct {
 	Dir string
 	// Release is the version of the containerd that reads the files, such as 2.1.4; empty: nobody knows.
 	Release string
+	// Unit has UnitProperties of the service that runs containerd, as systemctl show prints them; empty: nothing is known.
+	Unit string
 	// SELinux says that this machine's kernel has SELinux on.
 	SELinux bool
 	// Verifiers is where containerd looks for programs that verify images unless it is told, and DockerCerts where it
@@ -53,6 +55,8 @@ type Result struct {
 	Hosts   []File // for certs.d
 	// Credentials is a file that a kubelet reads credentials of registries from, as Docker keeps them; nil without any.
 	Credentials []byte
+	// Environment is what of the service's environment is one for that of Berth.
+	Environment map[string]string
 	Notes       []Note
 }
 
@@ -147,6 +151,7 @@ func Convert(o Options) (*Result, error) {
 	}
 	r.Hosts = append(r.Hosts, c.registries.files(r.Hosts)...)
 	r.Credentials = c.registries.credentials()
+	r.Environment = c.unit(o.Unit)
 	if len(c.tree) > 0 {
 		text, err := toml.Marshal(c.tree)
 		if err != nil {

@@ -3,8 +3,10 @@ package settings
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -374,5 +376,63 @@ func write(t *testing.T, path, text string) {
 	}
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestUnit takes the proxies and certificates of containerd's service over, of its unit and of the files that it names,
+// shows no password, and says what else a drop-in sets.
+func TestUnit(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "proxy.conf"), "[Service]\nEnvironment=\"HTTP_PROXY=http://p:3128\" A=b\n# LimitX=1\n")
+	write(t, filepath.Join(dir, "service.d/all.conf"), "[Service]\nTimeoutSec=1\n")
+	write(t, filepath.Join(dir, "more.conf"), "[Service]\nLimitNOFILE = infinity\nCPUAffinity=0 1\nExecStart=\n;Nice=1\n")
+	write(t, filepath.Join(dir, "env"), "# proxies\nHTTPS_PROXY='http://u:s3cret@p:3128'\nno_proxy=\"10.0.0.0/8, .svc\"\n"+
+		"CONTAINERD_HTTP_PROXY=http://own:1\nno assignment\n= \nX_PROXY=1\nLANG=C\n")
+	unit := "Environment=HTTP_PROXY=http://p:3128 HTTPS_PROXY=http://weak:1 \"SSL_CERT_FILE=/a b.pem\" LANG=C\n" +
+		"EnvironmentFiles=" + dir + "/env (ignore_errors=yes)\nEnvironmentFiles=" + dir + "/gone (ignore_errors=yes)\n" +
+		"DropInPaths=" + dir + "/proxy.conf " + dir + "/more.conf " + dir +
+		"/service.d/all.conf\n\nEnvironment=\nDropInPaths=\n"
+	r, err := Convert(Options{Look: look, Unit: unit})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"HTTP_PROXY": "http://own:1", "HTTPS_PROXY": "http://u:s3cret@p:3128", "no_proxy": "10.0.0.0/8, .svc",
+		"SSL_CERT_FILE": "/a b.pem",
+	}
+	if !maps.Equal(r.Environment, want) {
+		t.Errorf("%q, wanted %q", r.Environment, want)
+	}
+	text := told(r)
+	for _, want := range []string{
+		dir + "/env: HTTPS_PROXY → the environment of the service of Berth\n",
+		"the service of containerd: SSL_CERT_FILE → ",
+		dir + "/more.conf: LimitNOFILE, CPUAffinity is not carried over: systemctl edit berth",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "s3cret") || strings.Contains(text, "proxy.conf") || strings.Contains(text, "gone") ||
+		strings.Contains(text, "service.d") {
+		t.Errorf("too much is told:\n%s", text)
+	}
+}
+
+// TestWithEnvironment adds what a file lacks, in a form from which the same is read.
+func TestWithEnvironment(t *testing.T) {
+	env := map[string]string{"HTTP_PROXY": `http://u:a"b\c$d@p:1`, "NO_PROXY": "a, b", "HTTPS_PROXY": "http://other:1"}
+	file := WithEnvironment([]byte("# own\nHTTPS_PROXY=http://own:1"), env)
+	want := "# own\nHTTPS_PROXY=http://own:1\nHTTP_PROXY=\"http://u:a\\\"b\\\\c\\$d@p:1\"\nNO_PROXY=\"a, b\"\n"
+	if string(file) != want {
+		t.Errorf("%s\nwanted\n%s", file, want)
+	}
+	if got := assignments(string(file)); !slices.Equal(got, []string{
+		"HTTPS_PROXY=http://own:1", "HTTP_PROXY=" + env["HTTP_PROXY"], "NO_PROXY=a, b",
+	}) {
+		t.Errorf("what is read of it is %q", got)
+	}
+	if again := WithEnvironment(file, env); string(again) != want {
+		t.Errorf("again:\n%s", again)
 	}
 }
