@@ -3,6 +3,7 @@ package nri
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/containerd/nri/pkg/api"
@@ -114,9 +115,10 @@ func (m messages) container(r *sandbox.Record, c *sandbox.Container, sp *specs.S
 // fill takes over what a spec says of a container.
 func fill(out *api.Container, sp *specs.Spec) {
 	out.Mounts, out.Hooks = api.FromOCIMounts(sp.Mounts), api.FromOCIHooks(sp.Hooks)
-	if len(sp.Annotations) > 0 {
-		out.Annotations = sp.Annotations
-	}
+	all := map[string]string{}
+	maps.Copy(all, out.Annotations) // of the request, of which not all reach a runtime
+	maps.Copy(all, sp.Annotations)
+	out.Annotations = all
 	if p := sp.Process; p != nil {
 		out.Args, out.Env = p.Args, p.Env
 		out.User = &api.User{Uid: p.User.UID, Gid: p.User.GID, AdditionalGids: p.User.AdditionalGids}

@@ -34,13 +34,9 @@ const (
 	crioImageName   = "io.kubernetes.cri-o.ImageName"
 )
 
-// unsafeAnnotations begin the names that a runtime obeys rather than keeps: crun loads hooks and raw seccomp programs
-// from them, runc passes settings to systemd and CRIU. They get through only where the handler's patterns say so.
-var unsafeAnnotations = []string{"run.oci.", "io.crun.", "module.wasm.image/", "org.systemd.property.",
-	"org.criu.config"}
-
-// containerAnnotations is the container's own annotations, what the handler lets through, and what identifies it. The
-// last wins, so a request cannot claim another pod.
+// containerAnnotations are what the handler lets through of the pod's and the container's annotations, and what
+// identifies it, which a request cannot say. The rest may be what a runtime obeys rather than keeps: crun loads hooks
+// and raw seccomp programs by annotations, runc passes settings to systemd and CRIU, gVisor takes flags.
 func containerAnnotations(in Input) map[string]string {
 	out := podIdentity(in.Pod, in.PodID, "container", in.Handler)
 	out[annotationContainerName] = in.Container.GetMetadata().GetName()
@@ -56,7 +52,7 @@ func containerAnnotations(in Input) map[string]string {
 		putAnnotation(out, k, v, matches(in.Handler.PodAnnotations, k))
 	}
 	for k, v := range in.Container.GetAnnotations() {
-		putAnnotation(out, k, v, !unsafeAnnotation(k) || matches(in.Handler.ContainerAnnotations, k))
+		putAnnotation(out, k, v, matches(in.Handler.ContainerAnnotations, k))
 	}
 	return out
 }
@@ -109,15 +105,6 @@ func identity(k string) bool {
 		return true
 	}
 	return strings.HasPrefix(k, "io.kubernetes.cri.")
-}
-
-func unsafeAnnotation(k string) bool {
-	for _, prefix := range unsafeAnnotations {
-		if strings.HasPrefix(k, prefix) {
-			return true
-		}
-	}
-	return false
 }
 
 // matches takes a trailing * for any rest, also across a slash, as people write such lists.

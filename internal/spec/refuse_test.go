@@ -222,3 +222,30 @@ func TestAnnotationPatterns(t *testing.T) {
 		}
 	}
 }
+
+// TestAnnotationsThatReachARuntime are those that the handler's patterns name, of the pod and of the container, and
+// what identifies the container. Of all others a runtime might obey any.
+func TestAnnotationsThatReachARuntime(t *testing.T) {
+	obeyed := map[string]string{}
+	for _, k := range []string{
+		"run.oci.seccomp_bpf_data", "io.crun.x", "krun.cpus", "org.criu.config", "org.criu.lsm.profile", "a.example/x",
+		"org.systemd.property.X", "module.wasm.image/variant", "dev.gvisor.flag.debug", "io.katacontainers.config.x",
+		"io.kubernetes.cri.sandbox-id",
+	} {
+		obeyed[k] = "forged"
+	}
+	in := testInput(t, nil)
+	in.Container.Annotations, in.Pod.Annotations = obeyed, obeyed
+	for k, v := range containerAnnotations(in) {
+		if v == "forged" {
+			t.Errorf("%s reaches the runtime", k)
+		}
+	}
+	for _, h := range []Handler{{ContainerAnnotations: []string{"krun.*"}}, {PodAnnotations: []string{"krun.*"}}} {
+		in.Handler = h
+		got := containerAnnotations(in)
+		if got["krun.cpus"] == "" || got["a.example/x"] != "" || got["io.kubernetes.cri.sandbox-id"] != testPodID {
+			t.Errorf("with %+v: %v", h, got)
+		}
+	}
+}
