@@ -162,7 +162,7 @@ func TestMigrateWaitsForNoFIFO(t *testing.T) {
 		dir := t.TempDir()
 		for file, text := range map[string]string{
 			"config.toml":     "version = 2\nimports = [\"imported.toml\"]\n[debug]\nlevel = \"debug\"\n",
-			"registries.yaml": "mirrors: {quay.io: {endpoint: [\"https://mirror.example\"]}}\n", name: "",
+			"registries.yaml": "mirrors: {quay.io: {endpoint: [\"https://mirror.example\"]}}\n", "imported.toml": "", name: "",
 		} {
 			path := filepath.Join(dir, file)
 			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

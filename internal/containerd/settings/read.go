@@ -104,8 +104,12 @@ type reading struct {
 // read reads a configuration with what it imports.
 func (c *conversion) read(path, release string) (all []setting, version int, err error) {
 	r := &reading{c: c, found: map[string]setting{}, seen: map[string]bool{}, release: release}
-	if err := r.file(path); err != nil {
-		return nil, 0, err
+	for pending := []string{path}; len(pending) > 0; { // as containerd does: what an import imports comes last
+		imports, err := r.file(pending[0])
+		if err != nil {
+			return nil, 0, err
+		}
+		pending = append(pending[1:], imports...)
 	}
 	for _, s := range r.found {
 		all = append(all, s)
@@ -116,43 +120,41 @@ func (c *conversion) read(path, release string) (all []setting, version int, err
 	return all, r.version, nil
 }
 
-// file reads a file over what is known, and then those that it imports.
-func (r *reading) file(path string) error {
+// file reads a file over what is known, and returns those that it imports.
+func (r *reading) file(path string) (imports []string, err error) {
 	if r.seen[path] {
-		return nil
+		return nil, nil
 	}
 	if r.seen[path] = true; len(r.seen) > mostFiles {
-		return fmt.Errorf("%s: more than %d files are imported", path, mostFiles)
+		return nil, fmt.Errorf("%s: more than %d files are imported", path, mostFiles)
 	}
 	tree, raw, err := readTOML(path)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if r.version == 0 {
 		v, _ := tree["version"].(int64)
 		r.version = max(int(v), 1)
 	}
 	if r.version > 4 {
-		return fmt.Errorf("%s is of version %d, and 1 to 4 are known", path, r.version)
+		return nil, fmt.Errorf("%s is of version %d, and 1 to 4 are known", path, r.version)
 	}
 	r.add(path, tree, lines(raw))
-	imports, _ := tree["imports"].([]any)
-	for _, i := range imports {
-		pattern, _ := i.(string)
+	patterns, _ := tree["imports"].([]any)
+	for _, p := range patterns {
+		pattern, _ := p.(string)
 		if !filepath.IsAbs(pattern) {
 			pattern = filepath.Join(filepath.Dir(path), pattern)
 		}
-		names, err := filepath.Glob(pattern)
-		if err != nil {
-			return fmt.Errorf("%s imports %q: %w", path, pattern, err)
-		}
-		for _, name := range names {
-			if err := r.file(name); err != nil {
-				return err
+		names := []string{filepath.Clean(pattern)}
+		if strings.Contains(pattern, "*") { // else it is a file, which has to be there
+			if names, err = filepath.Glob(pattern); err != nil {
+				return nil, fmt.Errorf("%s imports %q: %w", path, pattern, err)
 			}
 		}
+		imports = append(imports, names...)
 	}
-	return nil
+	return imports, nil
 }
 
 // readTOML reads a file of TOML.
@@ -216,7 +218,9 @@ func (r *reading) add(path string, tree map[string]any, at map[string]int) {
 		}
 		found = append(found, setting{file: path, line: at[joined(parts)], parts: plain(parts), written: parts, value: value})
 	}
-	flatten(nil, tree)
+	for name, below := range tree {
+		flatten([]string{name}, below)
+	}
 	if plugins, ok := tree["plugins"].(map[string]any); ok && r.version < 3 {
 		r.displace(path, plugins)
 	}

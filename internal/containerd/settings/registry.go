@@ -55,6 +55,10 @@ func (r *registries) take(s setting) {
 	if s.isZero() {
 		return
 	}
+	if len(s.parts) < 3 {
+		r.c.drop(s, "it is no table")
+		return
+	}
 	r.from = s.file
 	switch parts := s.parts[2:]; {
 	case parts[0] == "config_path":

@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -314,6 +315,55 @@ func TestHostileFiles(t *testing.T) {
 	circle := write("circle.toml", "imports = [\"circle.toml\", \"*.toml\"]\n")
 	if _, err := Convert(Options{Path: circle, Look: look}); err != nil {
 		t.Errorf("a file that imports itself: %v", err)
+	}
+}
+
+// TestImportsOfImports has the last word where containerd has it: with the imports of imports, after all of the file
+// itself. A file that is named, and is not there, is an error as in containerd.
+func TestImportsOfImports(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "config.toml")
+	write(t, path, "imports = [\"a.toml\", \"b.toml\", \"none-*.toml\"]\n")
+	write(t, filepath.Join(dir, "a.toml"), "imports = [\"c.toml\"]\n[debug]\nlevel = \"info\"\n")
+	write(t, filepath.Join(dir, "b.toml"), "[debug]\nlevel = \"warn\"\n")
+	write(t, filepath.Join(dir, "c.toml"), "imports = [\"config.toml\"]\n[debug]\nlevel = \"error\"\n")
+	r, err := Convert(Options{Path: path, Look: look, DockerCerts: "/nowhere"})
+	if err != nil || !strings.Contains(string(r.Config), "log_level = 'error'\n") {
+		t.Errorf("%v: %+v", err, r)
+	}
+	write(t, path, "imports = [\"none.toml\"]\n")
+	if _, err := Convert(Options{Path: path, Look: look}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("an import that is not there: %v", err)
+	}
+}
+
+// TestScalarsForTables notes a value where containerd has a table, and takes the rest.
+func TestScalarsForTables(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.toml")
+	for _, key := range []string{
+		"registry", "containerd", "cni", "containerd.runtimes", "registry.mirrors", "registry.configs", "registry.auths",
+		"registry.headers", "containerd.runtimes.runc", "containerd.runtimes.runc.options", "x509_key_pair_streaming",
+		"image_decryption", "pinned_images", "registry.mirrors.m", "registry.configs.c", "registry.configs.c.tls",
+	} {
+		for _, value := range []string{`"x"`, "7", "true", "[1]"} {
+			write(t, path, "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\n"+key+" = "+value+"\n")
+			if r, err := Convert(Options{Path: path, Look: look, DockerCerts: "/nowhere"}); err != nil || r.Config == nil {
+				t.Errorf("%s = %s: %v", key, value, err)
+			}
+		}
+	}
+	write(t, path, "")
+	if _, err := Convert(Options{Path: path, Look: look, DockerCerts: "/nowhere"}); err != nil {
+		t.Errorf("an empty file: %v", err)
+	}
+	for _, key := range []string{
+		"plugins", "debug", "grpc", "metrics", "proxy_plugins", "stream_processors", "timeouts", "cgroup", "plugins.x",
+		"plugins.\"io.containerd.nri.v1.nri\"", "imports", "disabled_plugins",
+	} {
+		write(t, path, "version = 2\n"+key+" = \"x\"\n")
+		if _, err := Convert(Options{Path: path, Look: look, DockerCerts: "/nowhere"}); err != nil {
+			t.Errorf("%s: %v", key, err)
+		}
 	}
 }
 
