@@ -3,12 +3,16 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 
+	"berth/internal/admin"
 	"berth/internal/apparmor"
+	"berth/internal/bundle"
 	"berth/internal/config"
 	"berth/internal/host"
 	"berth/internal/selinux"
@@ -16,34 +20,113 @@ import (
 
 // confinement is what the kernel's security modules do with containers that ask for nothing.
 type confinement struct {
-	profiles *apparmor.Profiles
-	profile  string        // the AppArmor profile for RuntimeDefault; empty where there is none
-	labels   *selinux.Node // nil where containers get no SELinux labels
-	initFile string        // the monitor's binary, with a label with which containers may run it
+	profiles *apparmor.Profiles // nil where the kernel has AppArmor off
+	labels   *labels            // nil where the kernel has SELinux off, or the configuration
 }
 
 func (n *node) openConfinement(ctx context.Context) error {
-	n.confinement.profiles = &apparmor.Profiles{
-		State: n.cfg.State, Families: host.SocketFamilies(), Run: n.groups.helpers.Run,
-	}
 	if n.facts.AppArmor {
+		n.confinement.profiles = &apparmor.Profiles{
+			State: n.cfg.State, Families: host.SocketFamilies(), Run: n.groups.helpers.Run,
+		}
 		n.confinement.loadProfile(ctx, n.log)
 	}
 	return n.confinement.openSELinux(n.cfg, n.facts.SELinux, n.monitor, n.log)
 }
 
-// loadProfile loads the default AppArmor profile. Where that fails, containers that ask for no profile run without one.
+// loadProfile loads the default AppArmor profile. Where that fails, each container that is to have it tries again.
 func (c *confinement) loadProfile(ctx context.Context, log *slog.Logger) {
-	if err := c.profiles.Load(ctx); err != nil {
-		log.Warn("containers that ask for no AppArmor profile run without one, and those that ask for RuntimeDefault "+
-			"are refused", "error", err)
-		return
+	if c.profiles.Default() != "" {
+		_ = c.profiles.Load(ctx) // the status has why it failed
 	}
-	c.profile = apparmor.DefaultName
+	if s := c.profiles.Status(); s.Problem != nil {
+		log.Warn("the default AppArmor profile is not as it should be", "problem", s.Problem)
+	}
 }
 
-// openSELinux asks the policy for the labels of containers. Where it has none, containers run without, unless the
-// configuration says that they must not. on says whether the kernel has SELinux on, with a policy.
+// appArmor is what AppArmor does with containers that ask for nothing.
+func (c *confinement) appArmor() *admin.Module {
+	if c.profiles == nil {
+		return &admin.Module{}
+	}
+	s := c.profiles.Status()
+	return moduleOf(s.Profile, s.Problem)
+}
+
+// seLinux is the same of SELinux.
+func (c *confinement) seLinux() *admin.Module {
+	if c.labels == nil {
+		return &admin.Module{}
+	}
+	node, err := c.labels.get()
+	if err != nil {
+		return moduleOf("", fmt.Errorf("containers run without SELinux labels: %w", err))
+	}
+	process, _ := node.Usual()
+	return moduleOf(process, nil)
+}
+
+func moduleOf(gives string, problem error) *admin.Module {
+	m := &admin.Module{On: true, Gives: gives}
+	if problem != nil {
+		m.Problem = problem.Error()
+	}
+	return m
+}
+
+// problems are what of it a person should look at.
+func (c *confinement) problems() (all []admin.Problem) {
+	for _, m := range []*admin.Module{c.appArmor(), c.seLinux()} {
+		if m.Problem != "" {
+			all = append(all, admin.Problem{Message: m.Problem})
+		}
+	}
+	return all
+}
+
+// labels are the SELinux labels of containers, from when on the policy has some: its package may come after the daemon.
+type labels struct {
+	open func() (*selinux.Node, error)
+	lend func(*selinux.Node) string // makes a program for the init of pods
+
+	mu       sync.Mutex
+	node     *selinux.Node // nil until it was opened
+	initFile string        // the monitor's binary, with a label with which containers may run it; empty is none
+}
+
+// get asks the policy again where it had no labels. What it has once stays.
+func (l *labels) get() (*selinux.Node, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.node != nil {
+		return l.node, nil
+	}
+	node, err := l.open()
+	if err != nil {
+		return nil, err
+	}
+	l.node, l.initFile = node, l.lend(node)
+	return node, nil
+}
+
+// forNew is what gives labels to pods that are made now; nil while they get none.
+func (l *labels) forNew() bundle.SELinux {
+	node, err := l.get()
+	if err != nil { // the status of the daemon has it
+		return nil
+	}
+	return node
+}
+
+// program is the init of pods that are made now; empty is the monitor's binary itself.
+func (l *labels) program() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.initFile
+}
+
+// openSELinux asks the policy for the labels of containers. Where it has none, containers run without until it has,
+// unless the configuration says that they must not. on says whether the kernel has SELinux on, with a policy.
 func (c *confinement) openSELinux(cfg *config.Config, on bool, monitor string, log *slog.Logger) error {
 	must := cfg.SELinux == config.SELinuxOn
 	switch {
@@ -55,19 +138,24 @@ func (c *confinement) openSELinux(cfg *config.Config, on bool, monitor string, l
 	case !on:
 		return nil
 	}
-	labels, err := selinux.Open(cfg.Root, cfg.State, cfg.ImagesRoot())
+	c.labels = &labels{
+		open: func() (*selinux.Node, error) { return selinux.Open(cfg.Root, cfg.State, cfg.ImagesRoot()) },
+		lend: func(node *selinux.Node) string {
+			path, err := lendInit(monitor, cfg.State, node)
+			if err != nil {
+				log.Warn("the init of pods was not copied to where the policy lets it run, so an older copy runs, or none",
+					"copy", path, "error", err)
+			}
+			return path
+		},
+	}
+	_, err := c.labels.get()
 	if err != nil && must {
 		return cfg.Refuse("selinux", `is "on", but `+err.Error())
 	}
 	if err != nil {
-		log.Warn("containers run without SELinux labels", "error", err)
-		return nil
+		log.Warn("containers run without SELinux labels, until the policy has some", "error", err)
 	}
-	if c.initFile, err = lendInit(monitor, cfg.State, labels); err != nil {
-		log.Warn("the init of pods was not copied to where the policy lets it run, so an older copy runs, or none",
-			"copy", c.initFile, "error", err)
-	}
-	c.labels = labels
 	return nil
 }
 

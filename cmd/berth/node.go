@@ -305,8 +305,8 @@ func (n *node) openPods(context.Context) (err error) {
 func bundles(n *node) bundle.Builder {
 	b := bundle.Builder{
 		Host: n.specHost(), Init: n.monitor, Images: imageSource{n.images}, Cgroups: n.groups.driver(),
-		Naming:   n.groups.naming,
-		AppArmor: n.confinement.profiles.Ensure, Devices: devices(n.cfg, n.log).Inject, Delegated: host.Delegated,
+		Naming:  n.groups.naming,
+		Devices: devices(n.cfg, n.log).Inject, Delegated: host.Delegated,
 		Sysctls: func() map[string]string { return podSysctls(n.settings.config.Load().Pods) },
 		Handlers: bundle.Handlers{
 			Find: func(name string) (runtime.Handler, error) { return n.settings.handlers.Load().find(name) },
@@ -315,8 +315,11 @@ func bundles(n *node) bundle.Builder {
 			},
 		},
 	}
-	if n.confinement.labels != nil { // else it would be a pointer to nothing
-		b.Labels.SELinux, b.InitFile = n.confinement.labels, n.confinement.initFile
+	if c := n.confinement; c.profiles != nil { // else it would be a pointer to nothing
+		b.AppArmor = c.profiles
+	}
+	if l := n.confinement.labels; l != nil {
+		b.Labels.SELinux, b.InitFile = l.forNew, l.program
 	}
 	return b
 }
@@ -377,7 +380,7 @@ func (n *node) specHost() spec.Host {
 		HasResource: f.HasResource,
 		OOMScoreAdj: f.OOMScoreAdj, Rlimits: f.Rlimits, SELinux: n.confinement.labels != nil,
 		Seccomp: f.Seccomp, DefaultSeccomp: host.DefaultSeccomp,
-		AppArmor: f.AppArmor, AppArmorDefault: n.confinement.profile,
+		AppArmor: f.AppArmor,
 	}
 }
 

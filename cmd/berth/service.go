@@ -33,6 +33,7 @@ type daemonService struct {
 	problems func() []admin.Problem // what a person should look at
 	limits   func() []admin.Limit   // those that all share
 	nri      func() *admin.NRI
+	modules  func() (appArmor, seLinux *admin.Module)
 	reloader *reloader
 }
 
@@ -43,6 +44,9 @@ func (n *node) daemonService(r *reloader) *daemonService {
 		problems: func() []admin.Problem { return problems(n) },
 		limits:   func() []admin.Limit { return limitsOf(n) },
 		nri:      func() *admin.NRI { return nriOf(n) },
+		modules: func() (appArmor, seLinux *admin.Module) {
+			return n.confinement.appArmor(), n.confinement.seLinux()
+		},
 	}
 }
 
@@ -59,6 +63,7 @@ func (s *daemonService) Info(context.Context) (*admin.InfoResponse, error) {
 		Version: version, Instance: s.instance, Config: s.settings.config.Load().TOML(), Host: facts,
 		Problems: s.problems(), Storage: limited(s.pods), NRI: s.nri(), Limits: s.limits(),
 	}
+	resp.AppArmor, resp.SELinux = s.modules()
 	for _, step := range s.timeline.Steps() {
 		resp.Startup = append(resp.Startup, admin.StartupStep{Name: step.Name, Took: step.Took})
 	}

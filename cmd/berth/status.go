@@ -21,6 +21,7 @@ func problems(n *node) (all []admin.Problem) {
 	all = append(all, n.settings.handlers.Load().problems()...)
 	all = append(all, n.preload.problems()...)
 	all = append(all, n.metricsPort.problems()...)
+	all = append(all, n.confinement.problems()...)
 	if s := n.memory.Status(); s.Problem != "" {
 		all = append(all, admin.Problem{Message: s.Problem, Since: s.Since})
 	}

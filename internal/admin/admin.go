@@ -90,6 +90,9 @@ type InfoResponse struct {
 	Problems []Problem `json:"problems,omitempty"`
 	// NRI is how the Node Resource Interface is; nil from a daemon of before it was told.
 	NRI *NRI `json:"nri,omitempty"`
+	// AppArmor and SELinux are what these do with containers; nil from a daemon of before it was told.
+	AppArmor *Module `json:"appArmor,omitempty"`
+	SELinux  *Module `json:"seLinux,omitempty"`
 	// Limits are those that all share, with what is used of them.
 	Limits []Limit `json:"limits,omitempty"`
 	// Storage has the containers with limits of what they write to their roots.
@@ -119,6 +122,13 @@ type NRI struct {
 	Plugins  int      `json:"plugins"`            // how many take part, as of the last event
 	Names    []string `json:"names,omitempty"`    // theirs, where all are known
 	Problems []string `json:"problems,omitempty"` // what of it does not work
+}
+
+// Module is what a security module of the kernel does with the next container that asks for nothing.
+type Module struct {
+	On      bool   `json:"on"`                // the kernel has it on, and the configuration does not have it off
+	Gives   string `json:"gives,omitempty"`   // the profile or label of the container's processes; empty: none
+	Problem string `json:"problem,omitempty"` // what of it is not as it should be
 }
 
 // StartupStep is one part of the daemon's start.

@@ -7,7 +7,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"berth/internal/host"
 )
@@ -95,7 +98,7 @@ func TestCannotLoad(t *testing.T) {
 	if err := os.WriteFile(p.parser, []byte("#!/bin/sh\necho 'syntax error' >&2; exit 1\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Load(t.Context()); err == nil || !strings.Contains(err.Error(), "berth-default: ") ||
+	if err := p.Load(t.Context()); err == nil || !strings.Contains(err.Error(), "berth-default, ") ||
 		!strings.Contains(err.Error(), "syntax error") {
 		t.Errorf("with a compiler that refuses: %v", err)
 	}
@@ -106,6 +109,152 @@ func TestCannotLoad(t *testing.T) {
 	}
 	if err := p.Load(t.Context()); !errors.Is(err, ErrNoParser) {
 		t.Errorf("without a compiler: %v", err)
+	}
+}
+
+// fails makes the compiler fail until the function that it returns is called.
+func fails(t *testing.T, p *Profiles) (mend func()) {
+	t.Helper()
+	good, err := os.ReadFile(p.parser)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(text []byte) {
+		if err := os.WriteFile(p.parser, text, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write([]byte("#!/bin/sh\necho 'no memory' >&2; exit 1\n"))
+	return func() { write(good) }
+}
+
+// TestFailedOnce wants a profile that could not be loaded at first to be loaded for the next container, and each one
+// until then refused.
+func TestFailedOnce(t *testing.T) {
+	p, loads := kernel(t, "")
+	mend := fails(t, p)
+	if err := p.Load(t.Context()); err == nil {
+		t.Fatal("it was loaded")
+	}
+	if got := p.Default(); got != DefaultName {
+		t.Errorf("a container is to have the profile %q", got)
+	}
+	if err := p.Ensure(t.Context(), DefaultName); err == nil || !strings.Contains(err.Error(), "no memory") {
+		t.Errorf("a container without its profile: %v", err)
+	}
+	if s := p.Status(); s.Problem == nil || !strings.Contains(s.Problem.Error(), "no memory") {
+		t.Errorf("status %+v", s)
+	}
+	mend()
+	if err := p.Ensure(t.Context(), DefaultName); err != nil || loads() != 1 {
+		t.Errorf("loaded %d times, %v", loads(), err)
+	}
+	if s := p.Status(); s != (Status{Profile: DefaultName}) {
+		t.Errorf("status %+v", s)
+	}
+}
+
+// TestParserComes wants containers to go without where nothing can compile a profile, until something can.
+func TestParserComes(t *testing.T) {
+	p, loads := kernel(t, "")
+	if err := os.Rename(p.parser, p.parser+".later"); err != nil {
+		t.Fatal(err)
+	}
+	if s := p.Status(); p.Default() != "" || s.Profile != "" || !errors.Is(s.Problem, ErrNoParser) {
+		t.Errorf("%q, %+v", p.Default(), s)
+	}
+	if err := os.Rename(p.parser+".later", p.parser); err != nil {
+		t.Fatal(err)
+	}
+	if s := p.Status(); p.Default() != DefaultName || s != (Status{Profile: DefaultName}) {
+		t.Errorf("%q, %+v", p.Default(), s)
+	}
+	if err := p.Ensure(t.Context(), DefaultName); err != nil || loads() != 1 {
+		t.Errorf("loaded %d times, %v", loads(), err)
+	}
+	if err := os.Remove(p.parser); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Ensure(t.Context(), p.Default()); err != nil {
+		t.Errorf("a profile that the kernel has needs no compiler: %v", err)
+	}
+	if err := os.Remove(p.list); err != nil { // a daemon that sees no securityfs can load nothing either
+		t.Fatal(err)
+	}
+	if s := p.Status(); p.Default() != "" || s.Problem == nil || !strings.Contains(s.Problem.Error(), "securityfs") {
+		t.Errorf("%q, %+v", p.Default(), s)
+	}
+}
+
+// TestOtherText wants a container to run under the profile of another release where this one's cannot be loaded, which
+// is tried again, but not for each container.
+func TestOtherText(t *testing.T) {
+	p, loads := kernel(t, "berth-default (enforce)\n")
+	mend := fails(t, p)
+	for range 2 {
+		if err := p.Ensure(t.Context(), DefaultName); err != nil {
+			t.Error(err)
+		}
+	}
+	if s := p.Status(); s.Profile != DefaultName || s.Problem == nil {
+		t.Errorf("status %+v", s)
+	}
+	mend()
+	if err := p.Ensure(t.Context(), DefaultName); err != nil || loads() != 0 {
+		t.Errorf("at once: %d, %v", loads(), err)
+	}
+	p.tried = time.Now().Add(-2 * retryStale)
+	if err := p.Ensure(t.Context(), DefaultName); err != nil || loads() != 1 || p.Status().Problem != nil {
+		t.Errorf("later: %d, %v, %+v", loads(), err, p.Status())
+	}
+}
+
+// TestManyWaitForOneLoad wants containers to share a load, their own ends to end their waiting, and a load whose first
+// caller has gone to be begun again.
+func TestManyWaitForOneLoad(t *testing.T) { synctest.Test(t, manyWaitForOneLoad) }
+
+func manyWaitForOneLoad(t *testing.T) {
+	p, _ := kernel(t, "")
+	var runs atomic.Int32
+	began, fail := make(chan struct{}, 10), make(chan error)
+	p.Run = func(ctx context.Context, _ string, _ *exec.Cmd) error {
+		runs.Add(1)
+		began <- struct{}{}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-fail:
+			return err
+		}
+	}
+	ended := make(chan error, 200)
+	first, leave := context.WithCancel(t.Context())
+	go func() { ended <- p.Ensure(first, DefaultName) }()
+	<-began
+	late, end := context.WithCancel(t.Context())
+	go func() { ended <- p.Ensure(late, DefaultName) }()
+	end()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("a caller that has gone: %v", err)
+	}
+	for range 100 {
+		go func() { ended <- p.Ensure(t.Context(), DefaultName) }()
+	}
+	leave()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the first caller: %v", err)
+	}
+	<-began
+	synctest.Wait() // for the others to wait, too
+	broken := errors.New("broken")
+	fail <- broken
+	for range 100 {
+		if err := <-ended; !errors.Is(err, broken) {
+			t.Errorf("one of many: %v", err)
+		}
+	}
+	if got := runs.Load(); got != 2 {
+		t.Errorf("%d loads", got)
 	}
 }
 

@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -23,8 +24,8 @@ type Builder struct {
 	Host   spec.Host
 	// Init is the program that is the init of pods, and that holds user namespaces while they are made.
 	Init string
-	// InitFile is Init where it has a label with which containers may run it; empty is Init.
-	InitFile string
+	// InitFile is Init where it has a label with which containers may run it, or empty, which is Init; nil is always Init.
+	InitFile func() string
 
 	Images   ImageSource
 	Handlers Handlers
@@ -38,9 +39,8 @@ type Builder struct {
 	// /sys/fs/cgroup need that.
 	Delegated func() (bool, error)
 	// Devices adds devices that vendors describe (CDI) to a spec, by their names.
-	Devices func(ctx context.Context, sp *specs.Spec, names []string) error
-	// AppArmor makes sure that the kernel has a profile, which is not empty. An error says what to do about it.
-	AppArmor func(ctx context.Context, profile string) error
+	Devices  func(ctx context.Context, sp *specs.Spec, names []string) error
+	AppArmor AppArmor // required where the Host has it
 	Log      *slog.Logger
 
 	// Projects says that the writable layers are on a file system that keeps account of projects.
@@ -48,6 +48,14 @@ type Builder struct {
 
 	// Volumes are the disks that hold what containers mount of the host.
 	Volumes *look.Disks
+}
+
+// AppArmor is that of the node. All may be repeated.
+type AppArmor interface {
+	// Default returns the profile of processes that ask for none; empty while this node can load none.
+	Default() string
+	// Ensure makes sure that the kernel has a profile, which is not empty. An error says what to do about it.
+	Ensure(ctx context.Context, profile string) error
 }
 
 // CheckRequest refuses a pod whose cgroup or labels this node cannot provide.
@@ -69,6 +77,14 @@ func (b *Builder) CheckRequest(cfg *runtimeapi.PodSandboxConfig) error {
 	return nil
 }
 
+// initFile is the program of the init of a pod that is made now.
+func (b *Builder) initFile() string {
+	if b.InitFile == nil {
+		return b.Init
+	}
+	return cmp.Or(b.InitFile(), b.Init)
+}
+
 // CheckLimits refuses a pod whose annotations ask for more than its handler allows, or for what cannot be kept.
 func (b *Builder) CheckLimits(cfg *runtimeapi.PodSandboxConfig, h spec.Handler) error {
 	if _, err := shmSize(cfg, h); err != nil {
@@ -80,6 +96,14 @@ func (b *Builder) CheckLimits(cfg *runtimeapi.PodSandboxConfig, h spec.Handler) 
 	return b.checkStorage(cfg, h.Storage)
 }
 
+// defaultProfile is the AppArmor profile of a process that is made now and asks for none.
+func (b *Builder) defaultProfile() string {
+	if !b.Host.AppArmor {
+		return ""
+	}
+	return b.AppArmor.Default()
+}
+
 // confine makes sure of the AppArmor profile of a process. The error of an OCI runtime about a missing one does not
 // help.
 func (b *Builder) confine(ctx context.Context, sp *specs.Spec) error {
@@ -87,7 +111,10 @@ func (b *Builder) confine(ctx context.Context, sp *specs.Spec) error {
 	if profile == "" {
 		return nil
 	}
-	if err := b.AppArmor(ctx, profile); err != nil {
+	switch err := b.AppArmor.Ensure(ctx, profile); {
+	case err != nil && ctx.Err() != nil:
+		return err
+	case err != nil:
 		return fail.New(errdefs.ErrFailedPrecondition, "%w", err)
 	}
 	return nil

@@ -2,6 +2,7 @@ package bundle
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -288,5 +289,59 @@ func TestRefusedByWhoAdjusts(t *testing.T) {
 	req, err := c.Request(t.Context(), img, func(context.Context, *specs.Spec) error { return no })
 	if err != no || req.Spec != nil {
 		t.Errorf("%v, %+v", err, req.Create)
+	}
+}
+
+// profiles stands for the AppArmor of a node.
+type profiles struct {
+	name   string
+	ensure error
+}
+
+func (p *profiles) Default() string                      { return p.name }
+func (p *profiles) Ensure(context.Context, string) error { return p.ensure }
+
+// TestProfileIsLookedForEachTime wants a container confined as soon as the node can confine it, whatever was the case
+// when the daemon started, and refused where the node should be able to and is not.
+func TestProfileIsLookedForEachTime(t *testing.T) {
+	b, _ := testBuilder(t)
+	node := &profiles{}
+	b.Host.AppArmor, b.AppArmor = true, node
+	cfg := &runtimeapi.ContainerConfig{
+		Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Image: &runtimeapi.ImageSpec{Image: "app"},
+	}
+	r, rc := record(t, b, cfg)
+	c := b.Container(r, rc)
+	img, release, err := b.Use(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	twice(t, Dirs(b.Pod(r)).Make, Etc(b.Pod(r)).Make, here(c.MakeDirs), here(func() error { return c.MountRoot(img) }))
+	defer twice(t, here(func() error { return c.UnmountRoot(false) }), Etc(b.Pod(r)).Remove)
+	for _, now := range []struct {
+		profiles
+		want string
+	}{
+		{profiles{}, ""},
+		{profiles{"berth-default", errors.New("syntax error")}, "syntax error"},
+		{profiles{"berth-default", nil}, "berth-default"},
+	} {
+		*node = now.profiles
+		req, err := c.Request(t.Context(), img, nil)
+		switch {
+		case now.ensure != nil:
+			if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), now.want) {
+				t.Errorf("a profile that cannot be loaded: %v", err)
+			}
+		case err != nil || req.Spec.Process.ApparmorProfile != now.want:
+			t.Errorf("want the profile %q: %v", now.want, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	node.ensure = ctx.Err()
+	if err := b.confine(ctx, &specs.Spec{Process: &specs.Process{ApparmorProfile: "x"}}); !errdefs.IsCanceled(err) {
+		t.Errorf("a caller that has gone: %v", err)
 	}
 }

@@ -34,9 +34,19 @@ type SELinux interface {
 
 // Labels gives pods and containers their SELinux labels.
 type Labels struct {
-	SELinux SELinux // nil where containers get no labels; then the Host of the Builder says so too
+	// SELinux returns what gives labels now; nil while containers get none. Once there is one it stays. A nil function is
+	// that of a node without.
+	SELinux func() SELinux
 	// Categories is how many there are, of which each pod gets two; 0 is as many as every policy has.
 	Categories int
+}
+
+// node is what gives labels now, or nil.
+func (l Labels) node() SELinux {
+	if l.SELinux == nil {
+		return nil
+	}
+	return l.SELinux()
 }
 
 // check refuses options of SELinux that no pod or container can have on this node; of a container they stand in
@@ -46,11 +56,15 @@ func (l Labels) check(pod spec.Labels, o *runtimeapi.SELinuxOption) error {
 		return err
 	}
 	want := pod.With(o)
-	if l.SELinux == nil || o == nil || want == (spec.Labels{}) {
+	if o == nil || want == (spec.Labels{}) {
+		return nil
+	}
+	node := l.node()
+	if node == nil {
 		return nil
 	}
 	for _, label := range []string{want.Process, want.Mount} {
-		if err := l.SELinux.Check(label); err != nil {
+		if err := node.Check(label); err != nil {
 			return fmt.Errorf("selinux_options: %w", err)
 		}
 	}
@@ -60,7 +74,7 @@ func (l Labels) check(pod spec.Labels, o *runtimeapi.SELinuxOption) error {
 // CheckContainer refuses a container that cannot have the labels that it asks for. One of a pod that has labels does
 // not run without.
 func (l Labels) CheckContainer(pod spec.Labels, o *runtimeapi.SELinuxOption) error {
-	if l.SELinux == nil && pod != (spec.Labels{}) {
+	if pod != (spec.Labels{}) && l.node() == nil {
 		return fail.New(errdefs.ErrFailedPrecondition,
 			"the pod was made with the SELinux label %s, and the daemon runs without SELinux since it was "+
 				"restarted: start it with SELinux again, or remove the pod", pod.Process)
@@ -70,10 +84,11 @@ func (l Labels) CheckContainer(pod spec.Labels, o *runtimeapi.SELinuxOption) err
 
 // usual are those of a pod that asks for none, without categories; none where pods have no labels.
 func (l Labels) usual() spec.Labels {
-	if l.SELinux == nil {
+	node := l.node()
+	if node == nil {
 		return spec.Labels{}
 	}
-	process, file := l.SELinux.Usual()
+	process, file := node.Usual()
 	return spec.Labels{Process: process, Mount: file}
 }
 
@@ -112,11 +127,15 @@ func randomLevel(base string, categories int) string {
 
 // label labels files of the pod, where it has labels.
 func (l Labels) label(r *sandbox.Record, paths ...string) error {
-	if l.SELinux == nil || r.SELinux.Mount == "" {
+	if r.SELinux.Mount == "" {
+		return nil
+	}
+	node := l.node()
+	if node == nil {
 		return nil
 	}
 	for _, path := range paths {
-		if err := l.SELinux.Label(path, r.SELinux.Mount); err != nil {
+		if err := node.Label(path, r.SELinux.Mount); err != nil {
 			return err
 		}
 	}
@@ -125,7 +144,7 @@ func (l Labels) label(r *sandbox.Record, paths ...string) error {
 
 // of are those of a container of the pod; none where pods have none.
 func (l Labels) of(r *sandbox.Record, ctr *sandbox.Container) spec.Labels {
-	if l.SELinux == nil {
+	if r.SELinux == (spec.Labels{}) || l.node() == nil {
 		return spec.Labels{}
 	}
 	return spec.ContainerLabels(r.SELinux, ctr.Config.Get())
@@ -140,12 +159,13 @@ func (l Labels) relabel(
 	if of.Mount == "" || of.Superuser() {
 		return nil
 	}
+	node := l.node() // there is one: of has labels
 	for _, m := range mounts {
 		if !m.Mount.SelinuxRelabel || m.Mount.Image != nil {
 			continue
 		}
 		_, err := look.WithinAt(ctx, disks, m.Source, func() (struct{}, error) {
-			return struct{}{}, l.SELinux.Relabel(ctx, m.Source, of.Mount)
+			return struct{}{}, node.Relabel(ctx, m.Source, of.Mount)
 		})
 		var no *selinux.ProtectedError
 		switch {

@@ -22,6 +22,8 @@ func (p troubled) Check(string) error                            { return p.err 
 func (p troubled) Label(string, string) error                    { return p.err }
 func (p troubled) Relabel(context.Context, string, string) error { return p.err }
 
+func (p troubled) get() SELinux { return p }
+
 // What the node cannot do is no fault of the request, and a caller that gives up is told so.
 func TestTroubleWithRelabelling(t *testing.T) {
 	m, err := sandbox.NewContainerConfig(&runtimeapi.ContainerConfig{})
@@ -39,7 +41,7 @@ func TestTroubleWithRelabelling(t *testing.T) {
 		context.DeadlineExceeded: errdefs.IsDeadlineExceeded, context.Canceled: errdefs.IsCanceled,
 		unix.EIO: errdefs.IsInternal,
 	} {
-		l := Labels{SELinux: troubled{err: cause}}
+		l := Labels{SELinux: troubled{err: cause}.get}
 		err := l.relabel(t.Context(), r, &sandbox.Container{Config: m}, mounts, &look.Disks{})
 		if !is(err) || errdefs.IsInternal(err) != (cause == error(unix.EIO)) {
 			t.Errorf("%v: %v", cause, err)
@@ -62,9 +64,9 @@ func TestLabelsOfAContainer(t *testing.T) {
 		pod  spec.Labels
 		want spec.Labels
 	}{
-		"a pod without labels":   {Labels{SELinux: troubled{}}, spec.Labels{}, spec.Labels{}},
+		"a pod without labels":   {Labels{SELinux: troubled{}.get}, spec.Labels{}, spec.Labels{}},
 		"a node without SELinux": {Labels{}, labelled, spec.Labels{}},
-		"a pod with labels": {Labels{SELinux: troubled{}}, labelled,
+		"a pod with labels": {Labels{SELinux: troubled{}.get}, labelled,
 			spec.Labels{Process: "u:r:spc_t:s0:c1,c2", Mount: "u:r:f:s0:c1,c2"}},
 	} {
 		if got := of.l.of(&sandbox.Record{SELinux: of.pod}, c); got != of.want {

@@ -1,7 +1,6 @@
 package bundle
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -182,8 +181,9 @@ func (p Pod) Init(ctx context.Context) (runtime.Create, error) {
 		return runtime.Create{}, err
 	}
 	sp, err := spec.BuildInit(spec.InitInput{
-		Pod: p.r.Config.Get(), PodID: string(p.r.ID), Host: p.b.Host, Binary: cmp.Or(p.b.InitFile, p.b.Init),
+		Pod: p.r.Config.Get(), PodID: string(p.r.ID), Host: p.b.Host, Binary: p.b.initFile(),
 		SELinux: p.r.SELinux, Paths: p.paths(p.r.ID, p.b.Cgroup(p.r, p.r.ID)), Handler: options,
+		AppArmorDefault: p.b.defaultProfile(),
 	})
 	if err != nil {
 		return runtime.Create{}, err

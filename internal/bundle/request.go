@@ -106,6 +106,7 @@ func (c Container) specInput(ctx context.Context, img Images, h spec.Handler) (i
 		Pod: c.r.Config.Get(), PodID: string(c.r.ID), ContainerID: string(c.ctr.ID), Container: cfg,
 		Image: img.Config, Host: c.b.Host, Paths: c.pod.paths(c.ctr.ID, c.ctr.Cgroup), StatDevice: device.List,
 		Handler: h, SELinux: c.r.SELinux, Project: c.b.Projects,
+		AppArmorDefault: c.b.defaultProfile(),
 	}
 	if in.Hostname, err = c.r.Hostname(); err != nil {
 		return in, fmt.Errorf("look up the node's name: %w", err)

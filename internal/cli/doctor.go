@@ -62,7 +62,8 @@ func doctorCommand(a *app) *cobra.Command {
 }
 
 func diagnose(ctx context.Context, a *app) []diagnosis {
-	cfg, found := chooseConfig(ctx, a)
+	daemon, unreadable := runningDaemon(ctx, a)
+	cfg, found := chooseConfig(a, daemon.config, unreadable)
 	facts, err := host.Probe()
 	if err != nil {
 		return append(found, diagnosis{"host", broken, err.Error(), "nothing works without it: is /proc mounted?"})
@@ -70,7 +71,7 @@ func diagnose(ctx context.Context, a *app) []diagnosis {
 	if err := facts.ChooseDriver(cfg.CgroupDriver); err != nil {
 		found = append(found, diagnosis{"cgroup driver", broken, err.Error(), "change cgroup_driver in the configuration"})
 	}
-	m := machine{facts: facts, config: cfg}
+	m := machine{facts: facts, config: cfg, daemon: daemon.info}
 	found = append(found, m.user(), kernelDiagnosis(facts.Kernel), userNamespaces(), m.overlay(), m.seccomp(),
 		m.apparmor(), m.selinux(), m.cgroups(), cgroupMoves(cfg))
 	found = append(found, m.socketFamilies())
@@ -86,11 +87,10 @@ func diagnose(ctx context.Context, a *app) []diagnosis {
 }
 
 // chooseConfig takes the configuration of the daemon that runs; else what one would start with; else, when that is bad,
-// the defaults.
-func chooseConfig(ctx context.Context, a *app) (*config.Config, []diagnosis) {
+// the defaults. The error is of the daemon's, which could not be had.
+func chooseConfig(a *app, running *config.Config, err error) (*config.Config, []diagnosis) {
 	const subject, remedy = "configuration", "mend the file; berth config --default prints one to start from"
 	var found []diagnosis
-	running, err := runningConfig(ctx, a)
 	if err != nil {
 		found = append(found,
 			diagnosis{subject, warning, "the daemon's is not to be had, so this is about the file's: " + err.Error(),
@@ -110,8 +110,13 @@ func chooseConfig(ctx context.Context, a *app) (*config.Config, []diagnosis) {
 	return local, append(found, diagnosis{subject, fine, "what a daemon would start with: " + localConfigPath(), ""})
 }
 
-// runningConfig is the configuration of the daemon that answers; nil when none does.
-func runningConfig(ctx context.Context, a *app) (cfg *config.Config, err error) {
+// running is what the daemon that answers tells about itself; nothing when none does.
+type running struct {
+	info   admin.InfoResponse
+	config *config.Config
+}
+
+func runningDaemon(ctx context.Context, a *app) (r running, err error) {
 	err = a.with(func(c *client) error {
 		info, err := c.node.Info(ctx)
 		if isCode(err, codes.Unavailable) {
@@ -120,10 +125,11 @@ func runningConfig(ctx context.Context, a *app) (cfg *config.Config, err error) 
 		if err != nil {
 			return err
 		}
-		cfg, err = readConfig(info.Config)
+		r.info = *info
+		r.config, err = readConfig(info.Config)
 		return err
 	})
-	return cfg, err
+	return r, err
 }
 
 func printDiagnoses(w io.Writer, found []diagnosis) error {

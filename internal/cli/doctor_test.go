@@ -90,6 +90,33 @@ func TestAppArmorDiagnosis(t *testing.T) {
 	}
 }
 
+// TestModulesOfTheDaemon wants what the running daemon does with containers told, and not what the machine would have a
+// next one do: the profile in the kernel may be another daemon's.
+func TestModulesOfTheDaemon(t *testing.T) {
+	lacking := &admin.Module{On: true, Problem: "containers run without: no apparmor_parser"}
+	m := machine{config: config.Default(), facts: host.Facts{
+		AppArmor: true, SELinux: true, AppArmorProfiles: []string{"berth-default"}, Seccomp: true, Arch: "amd64",
+	}}
+	m.daemon = admin.InfoResponse{AppArmor: lacking, SELinux: lacking}
+	for _, d := range []diagnosis{m.apparmor(), m.selinux()} {
+		if d.Result != warning || !strings.Contains(d.Text, "no apparmor_parser") || d.Remedy == "" {
+			t.Errorf("a daemon that has none to give: %+v", d)
+		}
+	}
+	if d := m.socketFamilies(); d.Result != warning || !strings.Contains(d.Text, "32-bit") {
+		t.Errorf("socket families without a profile: %+v", d)
+	}
+	m.facts.AppArmorProfiles = nil
+	m.daemon.AppArmor = &admin.Module{On: true, Gives: "berth-default"}
+	if d := m.apparmor(); d.Result != fine || !strings.Contains(d.Text, "gives containers berth-default") {
+		t.Errorf("a daemon that has one to give: %+v", d)
+	}
+	m.daemon.SELinux = &admin.Module{}
+	if d := m.selinux(); d.Result != fine || !strings.Contains(d.Text, "off") {
+		t.Errorf("a daemon that leaves it off: %+v", d)
+	}
+}
+
 // TestSocketFamiliesDiagnosis wants the doctor to say where 32-bit system calls reach what the filter closes, and to be
 // content where they do not.
 func TestSocketFamiliesDiagnosis(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/admin"
 	"berth/internal/apparmor"
 	"berth/internal/cgroup"
 	"berth/internal/config"
@@ -29,6 +30,7 @@ import (
 type machine struct {
 	facts  host.Facts
 	config *config.Config
+	daemon admin.InfoResponse // what the running daemon tells about itself; nothing without one
 }
 
 func (m machine) user() diagnosis {
@@ -92,10 +94,25 @@ func (m machine) seccomp() diagnosis {
 	return diagnosis{"seccomp", fine, "the kernel has it", ""}
 }
 
+// module is what a running daemon does with a security module that the machine has on.
+func module(subject string, m *admin.Module) diagnosis {
+	switch {
+	case m.Problem != "":
+		return diagnosis{subject, warning, m.Problem, "mend what it names; the daemon looks again at each pod and container"}
+	case !m.On:
+		return diagnosis{subject, fine, "the running daemon leaves it off, and pods run without", ""}
+	}
+	return diagnosis{subject, fine, "the running daemon gives containers " + m.Gives, ""}
+}
+
+// apparmor tells which profile containers get: of the running daemon, else of one that would start.
 func (m machine) apparmor() diagnosis {
 	const subject = "apparmor"
 	if !m.facts.AppArmor {
 		return diagnosis{subject, fine, "this kernel does not enforce it, and pods run without", ""}
+	}
+	if m.daemon.AppArmor != nil {
+		return module(subject, m.daemon.AppArmor)
 	}
 	if slices.Contains(m.facts.AppArmorProfiles, apparmor.DefaultName) {
 		return diagnosis{subject, fine, "the profile " + apparmor.DefaultName + " is loaded", ""}
@@ -103,13 +120,13 @@ func (m machine) apparmor() diagnosis {
 	if _, err := apparmor.FindParser(); err != nil {
 		return diagnosis{subject, warning, "the kernel enforces it, and " + apparmor.DefaultName + " cannot be loaded: " +
 			err.Error(),
-			"install it and restart the daemon; without the profile containers run unconfined, and those that ask for " +
-				"RuntimeDefault are refused"}
+			"install it; without the profile containers run unconfined, and those that ask for RuntimeDefault are refused"}
 	}
 	return diagnosis{subject, fine, "a daemon that starts loads the profile " + apparmor.DefaultName, ""}
 }
 
-// selinux tells whether containers get labels. What a daemon refuses to start with is bad.
+// selinux tells whether containers get labels: from the running daemon, else from one that would start. What a daemon
+// refuses to start with is bad.
 func (m machine) selinux() diagnosis {
 	const subject = "selinux"
 	must := m.config.SELinux == config.SELinuxOn
@@ -124,14 +141,20 @@ func (m machine) selinux() diagnosis {
 	case !m.facts.SELinux:
 		return diagnosis{subject, fine, "this kernel has it not on, and pods run without", ""}
 	}
+	if d := m.daemon.SELinux; d != nil {
+		found := module(subject, d)
+		if found.Result == fine {
+			found.Text = selinux.Mode() + ", " + found.Text
+		}
+		return found
+	}
 	node, err := selinux.Open()
 	if err != nil && must {
 		return diagnosis{subject, broken, `no daemon starts with selinux = "on": ` + err.Error(), "change the policy, or " +
 			"leave the key out"}
 	}
 	if err != nil {
-		return diagnosis{subject, warning, "containers run without labels: " + err.Error(), "restart the daemon after the " +
-			"policy has changed"}
+		return diagnosis{subject, warning, "containers run without labels: " + err.Error(), "change the policy"}
 	}
 	process, _ := node.Usual()
 	return diagnosis{subject, fine, selinux.Mode() + ", containers are " + process, ""}

@@ -46,6 +46,9 @@ func (m machine) openedByPolicy() (open []string, mode string) {
 	if !m.facts.SELinux || m.config.SELinux == config.SELinuxOff {
 		return nil, ""
 	}
+	if d := m.daemon.SELinux; d != nil && d.Gives == "" {
+		return nil, ""
+	}
 	node, err := selinux.Open()
 	if err != nil {
 		return nil, ""

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/bundle"
 	"berth/internal/sandbox"
 	"berth/internal/spec"
 )
@@ -32,6 +33,8 @@ func (policy) Check(label string) error {
 func (policy) Label(string, string) error                    { return nil }
 func (policy) Relabel(context.Context, string, string) error { return nil }
 
+func given(s bundle.SELinux) func() bundle.SELinux { return func() bundle.SELinux { return s } }
+
 // labelled is a pod that asks for these options. It has the host's IPC, so that no file system is mounted with a label.
 func labelled(name string, o *runtimeapi.SELinuxOption) *runtimeapi.PodSandboxConfig {
 	cfg := podConfig(name)
@@ -42,7 +45,7 @@ func labelled(name string, o *runtimeapi.SELinuxOption) *runtimeapi.PodSandboxCo
 
 func openLabelled(t *testing.T) *bench {
 	b := open(t)
-	b.cfg.Bundle.Labels.SELinux = policy{}
+	b.cfg.Bundle.Labels.SELinux = given(policy{})
 	b.reopen(t)
 	return b
 }
@@ -124,7 +127,7 @@ func TestPodWithoutLabelsStaysSo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.cfg.Bundle.Labels.SELinux = policy{}
+	b.cfg.Bundle.Labels.SELinux = given(policy{})
 	b.reopen(t)
 	r, err := b.Catalog.Get(id)
 	if err != nil || r.SELinux != (spec.Labels{}) {
@@ -166,7 +169,7 @@ func (p troubled) Relabel(context.Context, string, string) error { return p.err 
 // What the node cannot do is no fault of the request, and a caller that gives up is told so.
 func TestTroubleWithLabels(t *testing.T) {
 	b := openLabelled(t)
-	b.Pods.cfg.Bundle.Labels.SELinux = troubled{err: unix.EIO}
+	b.Pods.cfg.Bundle.Labels.SELinux = given(troubled{err: unix.EIO})
 	if _, err := b.Run(t.Context(), labelled("a", &runtimeapi.SELinuxOption{Type: "spc_t"}),
 		""); !errdefs.IsInternal(err) {
 		t.Errorf("a pod: %v", err)

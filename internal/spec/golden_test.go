@@ -47,7 +47,7 @@ func TestInitGolden(t *testing.T) {
 				full := testInput(t, in)
 				got, err := BuildInit(
 					InitInput{Pod: full.Pod, PodID: full.PodID, Host: full.Host, Handler: full.Handler, SELinux: full.SELinux,
-						Paths: full.Paths, Binary: "/usr/libexec/berth-monitor"})
+						Paths: full.Paths, Binary: "/usr/libexec/berth-monitor", AppArmorDefault: full.AppArmorDefault})
 				return output(t, got, nil, err)
 			})
 		})
@@ -190,7 +190,8 @@ func testInput(t *testing.T, in sections) Input {
 		}
 	}
 	strict(t, "image", in.get("image"), &full.Image)
-	over := overlay{&full.Host, &full.Handler, &full.Paths, &full.Rlimits, &full.SELinux, &full.Delegated}
+	over := overlay{&full.Host, &full.Handler, &full.Paths, &full.Rlimits, &full.SELinux, &full.Delegated,
+		&full.AppArmorDefault}
 	strict(t, "input", in.get("input"), &over)
 	for _, m := range full.Container.GetMounts() {
 		src := "/real" + m.GetHostPath()
@@ -214,7 +215,8 @@ type overlay struct {
 	Rlimits *[]specs.POSIXRlimit
 	SELinux *Labels
 
-	Delegated *bool
+	Delegated       *bool
+	AppArmorDefault *string
 }
 
 func strict(t *testing.T, what, text string, v any) {

@@ -24,6 +24,8 @@ type InitInput struct {
 	SELinux Labels // the pod's; empty: it has none
 	Paths   Paths  // Rootfs is an empty directory; PidNS is not used, the init makes it
 	Binary  string // the monitor's binary on the host
+
+	AppArmorDefault string // as in Input
 }
 
 // BuildInit makes the spec of the tiny init of a pod that shares its PID namespace: the monitor's binary, bound
@@ -54,7 +56,7 @@ func BuildInit(in InitInput) (*specs.Spec, error) {
 		},
 		Annotations: podAnnotations(in.Pod, in.PodID, in.Handler),
 	}
-	if err := b.initIsolation(in.Binary); err != nil {
+	if err := b.initIsolation(in); err != nil {
 		return nil, err
 	}
 	b.out.Version = LowestVersion(b.out)
@@ -62,7 +64,7 @@ func BuildInit(in InitInput) (*specs.Spec, error) {
 }
 
 // initIsolation is the pod's namespaces with a new PID namespace, the fewest mounts a runtime needs, and its filters.
-func (b *build) initIsolation(binary string) error {
+func (b *build) initIsolation(in InitInput) error {
 	own := runtimeapi.NamespaceMode_CONTAINER
 	b.security = &runtimeapi.LinuxContainerSecurityContext{NamespaceOptions: &runtimeapi.NamespaceOption{Pid: own}}
 	b.security.NamespaceOptions.UsernsOptions =
@@ -70,11 +72,11 @@ func (b *build) initIsolation(binary string) error {
 	if err := b.namespaces(); err != nil {
 		return err
 	}
-	b.out.Mounts = append(b.baseMounts()[:2], specs.Mount{Destination: "/init", Type: "bind", Source: binary,
+	b.out.Mounts = append(b.baseMounts()[:2], specs.Mount{Destination: "/init", Type: "bind", Source: in.Binary,
 		Options: []string{"bind", "rprivate", "nosuid", "nodev", "ro"}})
 	b.labels()
 	if b.Host.AppArmor {
-		b.out.Process.ApparmorProfile = b.Host.AppArmorDefault
+		b.out.Process.ApparmorProfile = in.AppArmorDefault
 	}
 	if b.Host.Seccomp {
 		b.out.Linux.Seccomp = defaultSeccomp(b.Host, b.Handler, false, nil)

@@ -7,7 +7,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/fail"
 )
 
 // Labels are SELinux labels: of the processes and of the files of a pod, or of a container. A pod without any has none.
@@ -78,7 +81,8 @@ func (l Labels) Superuser() bool {
 }
 
 // apparmor names the profile of the process. RuntimeDefault, also where nothing is asked for, is the daemon's own
-// profile; a privileged process has it not. A profile asked for by name must be had, by whomever.
+// profile; a privileged process has it not. Where the node can load none, what asks for nothing runs without. A profile
+// asked for by name must be had, by whomever.
 func (b *build) apparmor() error {
 	want, asked := b.security.GetApparmor(), true
 	if want == nil {
@@ -99,11 +103,11 @@ func (b *build) apparmor() error {
 	if b.privileged || !b.Host.AppArmor {
 		return nil
 	}
-	if b.Host.AppArmorDefault == "" && asked {
-		return errors.New("AppArmor profile of type RuntimeDefault: the daemon has not been able to load its own (berth " +
-			"doctor says why)")
+	if b.AppArmorDefault == "" && asked {
+		return fail.New(errdefs.ErrFailedPrecondition, "AppArmor profile of type RuntimeDefault: this node cannot load the "+
+			"runtime's own: berth doctor says what it lacks, which is looked for again at the next try")
 	}
-	b.out.Process.ApparmorProfile = b.Host.AppArmorDefault
+	b.out.Process.ApparmorProfile = b.AppArmorDefault
 	return nil
 }
 

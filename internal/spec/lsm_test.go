@@ -3,12 +3,15 @@ package spec
 import (
 	"testing"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/fail"
 )
 
-// TestAppArmorProfiles is which profile each request gets, on a host whose daemon has loaded its own and on one whose
-// has not.
+// TestAppArmorProfiles is which profile each request gets, on a host that can load the daemon's own and on one
+// that cannot.
 func TestAppArmorProfiles(t *testing.T) {
 	profile := func(kind runtimeapi.SecurityProfile_ProfileType, ref string) *runtimeapi.SecurityProfile {
 		return &runtimeapi.SecurityProfile{ProfileType: kind, LocalhostRef: ref}
@@ -20,7 +23,7 @@ func TestAppArmorProfiles(t *testing.T) {
 		asked          *runtimeapi.SecurityProfile
 		old            string
 		privileged     bool
-		loaded, others string // what is given where the daemon's own profile is loaded, and where it is not
+		loaded, others string // what is given where the daemon's own profile can be loaded, and where it cannot
 	}{
 		"nothing":    {loaded: "own"},
 		"default":    {asked: standard, loaded: "own", others: "error"},
@@ -36,13 +39,16 @@ func TestAppArmorProfiles(t *testing.T) {
 		"privileged and named":   {privileged: true, asked: mine, loaded: "mine", others: "mine"},
 	} {
 		for own, want := range map[string]string{"own": c.loaded, "": c.others} {
-			b := &build{Input: Input{Host: Host{AppArmor: true, AppArmorDefault: own}}, privileged: c.privileged,
+			b := &build{Input: Input{Host: Host{AppArmor: true}, AppArmorDefault: own}, privileged: c.privileged,
 				out: &specs.Spec{Process: &specs.Process{}}}
 			//lint:ignore SA1019 old clients send it
 			b.security = &runtimeapi.LinuxContainerSecurityContext{Apparmor: c.asked, ApparmorProfile: c.old}
 			got := ""
 			if err := b.apparmor(); err != nil {
 				got = "error"
+				if own == "" && !fail.Is(err, errdefs.ErrFailedPrecondition) {
+					t.Errorf("%s: the node lacks something, and the error is %v", name, err)
+				}
 			} else {
 				got = b.out.Process.ApparmorProfile
 			}

@@ -52,6 +52,9 @@ type Input struct {
 	// asked for once, and the walk ends when ctx does.
 	StatDevice func(ctx context.Context, hostPath string) ([]specs.LinuxDevice, error)
 	Rlimits    []specs.POSIXRlimit // asked for by the configuration; CRI itself has none
+
+	// AppArmorDefault is the AppArmor profile for RuntimeDefault; empty while this node can load none.
+	AppArmorDefault string
 }
 
 // Host is what the machine and the daemon can do. It is probed once and never changes while the daemon lives.
@@ -63,15 +66,14 @@ type Host struct {
 	CgroupMountOptions []string
 	SwapAccounting     bool // the memory controller limits swap
 	// sizes the hugetlb controller limits ("2MB"); empty when there is no such controller
-	HugepageSizes   []string
-	BoundingCaps    []string            // the capabilities the daemon has ("CAP_CHOWN")
-	HasResource     bool                // the daemon has CAP_SYS_RESOURCE
-	OOMScoreAdj     int                 // the lowest score the daemon's children may have without CAP_SYS_RESOURCE
-	Rlimits         []specs.POSIXRlimit // the daemon's own limits
-	Seccomp         bool                // the kernel and the runtime filter system calls
-	AppArmor        bool                // the kernel enforces AppArmor
-	AppArmorDefault string              // the profile loaded for RuntimeDefault; empty when none is
-	SELinux         bool                // containers get SELinux labels
+	HugepageSizes []string
+	BoundingCaps  []string            // the capabilities the daemon has ("CAP_CHOWN")
+	HasResource   bool                // the daemon has CAP_SYS_RESOURCE
+	OOMScoreAdj   int                 // the lowest score the daemon's children may have without CAP_SYS_RESOURCE
+	Rlimits       []specs.POSIXRlimit // the daemon's own limits
+	Seccomp       bool                // the kernel and the runtime filter system calls
+	AppArmor      bool                // the kernel enforces AppArmor
+	SELinux       bool                // containers have the SELinux labels of their pod
 
 	// DefaultSeccomp is the filter for RuntimeDefault of a container with these capabilities. It must be there with
 	// Seccomp.
