@@ -112,6 +112,14 @@ func (m messages) container(r *sandbox.Record, c *sandbox.Container, sp *specs.S
 	return out
 }
 
+// of is a container as plugins see it, or nil where there is none.
+func (m messages) of(r *sandbox.Record, c *sandbox.Container) *api.Container {
+	if c == nil {
+		return nil
+	}
+	return m.container(r, c, nil)
+}
+
 // fill takes over what a spec says of a container.
 func fill(out *api.Container, sp *specs.Spec) {
 	out.Mounts, out.Hooks = api.FromOCIMounts(sp.Mounts), api.FromOCIHooks(sp.Hooks)

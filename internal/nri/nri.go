@@ -51,10 +51,15 @@ type Plugins struct {
 	socket   *socket                // nil where none can connect
 	roll     roll
 	health   health
+	joining  joining
 }
 
 // New makes Plugins. It starts nothing.
-func New(cfg Config) *Plugins { return &Plugins{cfg: cfg} }
+func New(cfg Config) *Plugins {
+	p := &Plugins{cfg: cfg}
+	p.joining.tell = func(e event) { tellLate(p, e) }
+	return p
+}
 
 // Start starts the plugins that are installed and lets others connect. It waits until those that are installed have
 // seen the pods, each as long as its timeouts allow: no container is made without them.
@@ -176,19 +181,25 @@ func (p *Plugins) Close() {
 }
 
 // none reports that there are no plugins. One that joins later is shown what there is then. What a joining plugin must
-// not miss is told between Hold and its release, when none can join.
+// not miss is asked between Hold and its release, when none can join, or kept until it has joined.
 func (p *Plugins) none() bool { return p.a == nil || p.roll.count.Load() == 0 }
 
-// Hold keeps plugins from joining until release is called.
+// Hold keeps plugins from joining until release is called. What has happened before is told before.
 func (p *Plugins) Hold() (release func()) {
 	if p.a == nil {
 		return func() {}
 	}
-	return p.a.BlockPluginSync().Unblock
+	return hold(p.a, &p.joining)
 }
 
-// synchronise shows a plugin that joins what there is, and does what it wants done.
+// synchronise shows a plugin that joins what there is, and does what it wants done. What happens from then on is told
+// when the adaptation has taken the plugin in, or dropped it.
 func (p *Plugins) synchronise(ctx context.Context, show adaptation.SyncCB) error {
+	p.joining.begin()
+	a := p.a
+	defer func() {
+		go func() { hold(a, &p.joining)() }()
+	}()
 	records, in := p.pods.Known()
 	var pods []*api.PodSandbox
 	var containers []*api.Container
@@ -246,20 +257,15 @@ func change(u *api.ContainerUpdate) (pod.Change, bool) {
 	return ch, ch.Limits != nil
 }
 
-// Tell tells all plugins of a moment.
+// Tell tells all plugins of a moment. One that is told later has no answer.
 func (p *Plugins) Tell(
 	ctx context.Context, m pod.Moment, r *sandbox.Record, c *sandbox.Container,
 ) ([]pod.Change, error) {
-	if p.none() {
+	e := event{m, r, c}
+	if !m.Asks() && p.joining.keep(e) {
 		return nil, nil
 	}
-	sandbox := p.messages.pod(r)
-	var ctr *api.Container
-	if c != nil {
-		ctr = p.messages.container(r, c, nil)
-	}
-	changes, err := tell(ctx, p.a, m, sandbox, ctr)
-	return changes, p.roll.blame(ctx, err)
+	return p.tellNow(ctx, e)
 }
 
 func tell(

@@ -76,7 +76,7 @@ func (s *Limiter) consult(
 	if s.notifier.plugins == nil || c == nil || !c.Live() {
 		return want, nil // set says why it cannot be done
 	}
-	all, changes, err := s.notifier.plugins.Limits(ctx, r, c, want)
+	all, changes, err := s.notifier.limits(ctx, r, c, want)
 	if err != nil {
 		return nil, pluginError(ctx, err)
 	}
@@ -144,8 +144,8 @@ func (s *Limiter) Pod(
 	}
 	key := digest(&runtimeapi.UpdatePodSandboxResourcesRequest{Overhead: overhead, Resources: resources})
 	return p.lane.Do(s.base, ctx, op.Op{Kind: opLimit, Key: key, Run: func(ctx context.Context) error {
-		if plugins := s.notifier.plugins; plugins != nil && p.record().State == sandbox.Ready {
-			if err := plugins.PodLimits(ctx, p.record(), overhead, resources); err != nil {
+		if s.notifier.plugins != nil && p.record().State == sandbox.Ready {
+			if err := s.notifier.podLimits(ctx, p.record(), overhead, resources); err != nil {
 				return fail.About(fail.Detail{Pod: string(id)}, "change the resources of pod %s: %w", id,
 					pluginError(ctx, err))
 			}

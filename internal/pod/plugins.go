@@ -35,6 +35,9 @@ const (
 	ContainerRemove
 )
 
+// Asks reports whether an error of a plugin keeps the moment from coming.
+func (m Moment) Asks() bool { return m == PodRun || m == ContainerStart }
+
 // Change is what plugins want done to a container beside what they were asked about.
 type Change struct {
 	Container sandbox.ID
@@ -48,8 +51,10 @@ type Change struct {
 // Plugins are told of what happens to pods and containers, and may change it. Each is told of a life in its order, but
 // may be told again of an end. What a call may take is theirs to bound.
 type Plugins interface {
+	// Tell tells of a moment. Of one that asks, it is called between Hold and its release. What has happened may be told
+	// after Tell has returned, with no changes, while a plugin joins: it is called when the records say what has happened.
 	Tell(ctx context.Context, m Moment, r *sandbox.Record, c *sandbox.Container) ([]Change, error)
-	// Adjust changes the spec of a container that is about to be made.
+	// Adjust changes the spec of a container that is about to be made. It and what follows asks, as some moments do.
 	Adjust(ctx context.Context, r *sandbox.Record, c *sandbox.Container, sp *specs.Spec) ([]Change, error)
 	// Limits returns what a container's limits are to be changed to, where want is asked for.
 	Limits(ctx context.Context, r *sandbox.Record, c *sandbox.Container,
@@ -99,8 +104,17 @@ type notifier struct {
 	log     *slog.Logger
 }
 
-// ask tells of a moment, and does what the plugins want done to others, unless one refuses.
+// ask asks about a moment, while no plugin joins, and does what the plugins want done to others, unless one refuses.
 func (n *notifier) ask(ctx context.Context, m Moment, r *sandbox.Record, c *sandbox.Container) error {
+	if n.plugins == nil {
+		return nil
+	}
+	defer n.plugins.Hold()()
+	return n.tell(ctx, m, r, c)
+}
+
+// tell tells of a moment, and does what the plugins want done to others, unless one refuses.
+func (n *notifier) tell(ctx context.Context, m Moment, r *sandbox.Record, c *sandbox.Container) error {
 	if n.plugins == nil {
 		return nil
 	}
@@ -112,9 +126,25 @@ func (n *notifier) ask(ctx context.Context, m Moment, r *sandbox.Record, c *sand
 	return nil
 }
 
+// limits asks what a container's limits are to be changed to.
+func (n *notifier) limits(
+	ctx context.Context, r *sandbox.Record, c *sandbox.Container, want *runtimeapi.LinuxContainerResources,
+) (*runtimeapi.LinuxContainerResources, []Change, error) {
+	defer n.plugins.Hold()()
+	return n.plugins.Limits(ctx, r, c, want)
+}
+
+// podLimits asks whether a pod's resources are to be changed.
+func (n *notifier) podLimits(
+	ctx context.Context, r *sandbox.Record, overhead, resources *runtimeapi.LinuxContainerResources,
+) error {
+	defer n.plugins.Hold()()
+	return n.plugins.PodLimits(ctx, r, overhead, resources)
+}
+
 // note tells of what has happened to a pod, or to its container c; no error undoes it.
 func (n *notifier) note(ctx context.Context, m Moment, r *sandbox.Record, c *sandbox.Container) {
-	if err := n.ask(ctx, m, r, c); err != nil {
+	if err := n.tell(ctx, m, r, c); err != nil {
 		n.log.Warn("a plugin failed to handle an event", "pod", r.ID, "error", err)
 	}
 }
@@ -155,7 +185,7 @@ func (m *podPlan) introduce(ctx context.Context) error {
 	m.p.notified.begin()
 	r := m.r.Clone()
 	r.IPs, r.Init = m.ips, m.init
-	return pluginError(ctx, n.ask(ctx, PodRun, r, nil))
+	return pluginError(ctx, n.tell(ctx, PodRun, r, nil))
 }
 
 // dismiss tells them that it is stopped.

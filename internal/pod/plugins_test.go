@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -132,6 +133,69 @@ func TestPluginsAreNotShownAnotherBoot(t *testing.T) {
 			}
 			b.reopen(t)
 		})
+	}
+}
+
+// holding are plugins that know whether others may join.
+type holding struct {
+	asked
+	t     *testing.T
+	holds atomic.Int32
+	asks  atomic.Int32
+}
+
+func (h *holding) Hold() func() {
+	if h.holds.Add(1) != 1 {
+		h.t.Error("held twice: a plugin that joins between would hold up both for ever")
+	}
+	return func() { h.holds.Add(-1) }
+}
+
+func (h *holding) ask(what string, asks bool) {
+	if h.asks.Add(1); (h.holds.Load() == 1) != asks {
+		h.t.Errorf("%s, which waits for plugins that join: %v", what, !asks)
+	}
+}
+
+func (h *holding) Tell(_ context.Context, m Moment, _ *sandbox.Record, _ *sandbox.Container) ([]Change, error) {
+	h.ask(fmt.Sprint("moment ", m), m.Asks())
+	return nil, nil
+}
+func (h *holding) PodLimits(
+	context.Context, *sandbox.Record, *runtimeapi.LinuxContainerResources, *runtimeapi.LinuxContainerResources,
+) error {
+	h.ask("the limits of a pod", true)
+	return nil
+}
+func (h *holding) Adjust(context.Context, *sandbox.Record, *sandbox.Container, *specs.Spec) ([]Change, error) {
+	h.ask("a container", true)
+	return nil, nil
+}
+func (h *holding) Limits(
+	_ context.Context, _ *sandbox.Record, _ *sandbox.Container, want *runtimeapi.LinuxContainerResources,
+) (*runtimeapi.LinuxContainerResources, []Change, error) {
+	h.ask("limits", true)
+	return want, nil, nil
+}
+
+// TestOnlyQuestionsWaitForPluginsThatJoin follows a pod through its life: what plugins are asked about waits until one
+// that joins has joined, so that it is asked, too, and what happens does not.
+func TestOnlyQuestionsWaitForPluginsThatJoin(t *testing.T) {
+	b, h := open(t), &holding{t: t}
+	b.cfg.Plugins, b.cfg.Cgroups = h, &groups{Cgroups: b.cfg.Cgroups}
+	b.reopen(t)
+	pod, ctr := started(t, b)
+	some := &runtimeapi.LinuxContainerResources{CpuShares: 300}
+	for _, err := range []error{
+		b.Limiter.Container(t.Context(), ctr, some), b.Limiter.Pod(t.Context(), pod, nil, some),
+		b.Stop(t.Context(), pod), b.Remove(t.Context(), pod),
+	} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if got := h.asks.Load(); got < 13 {
+		t.Errorf("plugins heard of %d things", got)
 	}
 }
 

@@ -48,6 +48,36 @@ func TestPluginJoinsWhileContainersAreMade(t *testing.T) {
 	})
 }
 
+// TestPluginJoinsWhileContainersEnd wants a plugin told of what ends and of what is changed while it is shown the node,
+// and nobody to wait for it whose end that is.
+func TestPluginJoinsWhileContainersEnd(t *testing.T) {
+	nriNode(t, func(r rig) {
+		s, gone := r.pod(), r.pod()
+		dying := s.start(busybox("dying", "trap 'exit 3' TERM; echo up; while :; do sleep 0.05; done"))
+		dying.logged("up")
+		resized := s.start(busybox("resized", "sleep 1000"))
+		gone.start(busybox("lost", "sleep 1000"))
+		change := make(chan error, 1)
+		p := r.join("10", "late", &plugin{joining: func() {
+			go func() { change <- resized.limit(&v1.LinuxContainerResources{CpuShares: 300}) }()
+			for _, err := range []error{
+				r.n.Runtime.StopContainer(ctx(), dying.cid, seconds(60)), r.n.Runtime.StopPodSandbox(ctx(), gone.id),
+				r.n.Runtime.RemovePodSandbox(ctx(), gone.id),
+			} {
+				if err != nil {
+					r.Error(err)
+				}
+			}
+		}})
+		r.ok(<-change)
+		for _, want := range []string{
+			"stop dying 3", "update resized", "updated resized", "stop lost 137", "stop pod", "remove lost", "remove pod",
+		} {
+			r.eventually("it is told "+want, func() bool { return slices.Contains(p.told(), want) })
+		}
+	})
+}
+
 // TestPluginsLimitProcesses has a plugin limit by itself what CRI has no word for, and refuses what can only be had
 // from the beginning.
 func TestPluginsLimitProcesses(t *testing.T) {

@@ -1,0 +1,115 @@
+package nri
+
+import (
+	"context"
+	"runtime/debug"
+	"sync"
+
+	"github.com/containerd/nri/pkg/adaptation"
+
+	"berth/internal/pod"
+	"berth/internal/sandbox"
+)
+
+// event is something that has happened to a pod, or to its container c.
+type event struct {
+	moment pod.Moment
+	r      *sandbox.Record
+	c      *sandbox.Container
+}
+
+// joining keeps what happens while a plugin is shown what there is. The adaptation would tell it only to the plugins
+// that have joined already, and the new one would believe for ever what it was shown. All are told afterwards, in the
+// order in which it happened: what happens never waits for a plugin that joins.
+type joining struct {
+	tell func(event)
+
+	turn sync.Mutex // held while kept events are told; mu may be locked below it
+
+	mu   sync.Mutex // guards what follows; nothing else is locked below it
+	open bool       // a plugin is shown what there is, or events of that time are not all told
+	kept []event
+}
+
+// begin has events kept from now on. It is called before what there is is looked up.
+func (j *joining) begin() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.open = true
+}
+
+// keep reports whether an event is told later.
+func (j *joining) keep(e event) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.open {
+		j.kept = append(j.kept, e)
+	}
+	return j.open
+}
+
+// settle tells what was kept, and ends the keeping. The caller keeps plugins from joining meanwhile.
+func (j *joining) settle() {
+	if !j.isOpen() {
+		return
+	}
+	j.turn.Lock()
+	defer j.turn.Unlock()
+	for {
+		e, ok := j.next()
+		if !ok {
+			return
+		}
+		j.tell(e)
+	}
+}
+
+// hold keeps plugins from joining until release is called. What has happened before is told before.
+func hold(a *adaptation.Adaptation, j *joining) (release func()) {
+	block := a.BlockPluginSync()
+	j.settle()
+	return block.Unblock
+}
+
+func (j *joining) isOpen() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.open
+}
+
+// next takes the first event that is kept. When there is none no more are kept.
+func (j *joining) next() (e event, ok bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if len(j.kept) == 0 {
+		j.open, j.kept = false, nil
+		return e, false
+	}
+	e, j.kept = j.kept[0], j.kept[1:]
+	return e, true
+}
+
+// tellLate tells of an event that was kept. It is nobody's operation, so that a panic of the library ends here.
+func tellLate(p *Plugins, e event) {
+	defer func() {
+		if r := recover(); r != nil {
+			p.cfg.Log.Error("NRI: an event could not be told", "pod", e.r.ID, "panic", r, "stack", string(debug.Stack()))
+		}
+	}()
+	ctx := context.Background() // each plugin has its time to answer
+	changes, err := p.tellNow(ctx, e)
+	if err != nil {
+		p.cfg.Log.Warn("a plugin failed to handle an event", "pod", e.r.ID, "error", err)
+		return
+	}
+	p.pods.Limiter.Apply(ctx, changes)
+}
+
+// tellNow tells all plugins that have joined.
+func (p *Plugins) tellNow(ctx context.Context, e event) ([]pod.Change, error) {
+	if p.none() {
+		return nil, nil
+	}
+	changes, err := tell(ctx, p.a, e.moment, p.messages.pod(e.r), p.messages.of(e.r, e.c))
+	return changes, p.roll.blame(ctx, err)
+}
