@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -13,6 +14,7 @@ import (
 
 	"berth/internal/network"
 	"berth/internal/sandbox"
+	"berth/internal/spec"
 )
 
 // messages makes what plugins are sent of pods and containers.
@@ -86,9 +88,13 @@ func (m messages) container(r *sandbox.Record, c *sandbox.Container, sp *specs.S
 		Id: string(c.ID), PodSandboxId: string(r.ID), Name: cfg.GetMetadata().GetName(), State: states[c.State],
 		Labels: cfg.GetLabels(), Annotations: cfg.GetAnnotations(), Pid: uint32(c.Process.PID),
 		CreatedAt: c.CreatedAt.UnixNano(), ExitCode: c.ExitCode, StatusReason: c.Reason, StatusMessage: c.Message,
-		User:  &api.User{Uid: c.User.UID, Gid: c.User.GID, AdditionalGids: c.User.AdditionalGids},
-		Image: &api.Image{Name: cfg.GetImage().GetUserSpecifiedImage(), ConfigDigest: c.Image},
-		Linux: &api.LinuxContainer{CgroupsPath: c.Cgroup, Resources: fromLimits(c.Limits())},
+		User: &api.User{Uid: c.User.UID, Gid: c.User.GID, AdditionalGids: c.User.AdditionalGids},
+		Image: &api.Image{
+			Name: cfg.GetImage().GetUserSpecifiedImage(), Digest: digest(c.ImageRef), ConfigDigest: c.Image,
+		},
+		Linux: &api.LinuxContainer{
+			CgroupsPath: c.Cgroup, Resources: fromLimits(c.Limits()), SeccompProfile: seccompProfile(cfg),
+		},
 	}
 	if out.Image.Name == "" {
 		out.Image.Name = cfg.GetImage().GetImage()
@@ -120,6 +126,23 @@ func (m messages) of(r *sandbox.Record, c *sandbox.Container) *api.Container {
 	return m.container(r, c, nil)
 }
 
+// seccompProfile is the filter that a container asks for. Validators take one that is not told for unconfined.
+func seccompProfile(cfg *runtimeapi.ContainerConfig) *api.SecurityProfile {
+	asked, err := spec.SeccompChoice(cfg.GetLinux().GetSecurityContext())
+	if err != nil { // the container is not made
+		return nil
+	}
+	return &api.SecurityProfile{
+		ProfileType: api.SecurityProfile_ProfileType(asked.GetProfileType()), LocalhostRef: asked.GetLocalhostRef(),
+	}
+}
+
+// digest is that of an image's manifest or index in the repository that it came from; "" where it is in none.
+func digest(ref string) string {
+	_, digest, _ := strings.Cut(ref, "@")
+	return digest
+}
+
 // fill takes over what a spec says of a container.
 func fill(out *api.Container, sp *specs.Spec) {
 	out.Mounts, out.Hooks = api.FromOCIMounts(sp.Mounts), api.FromOCIHooks(sp.Hooks)
@@ -144,6 +167,12 @@ func fill(out *api.Container, sp *specs.Spec) {
 		out.Linux.Resources = api.FromOCILinuxResources(l.Resources, nil)
 		if l.Seccomp != nil {
 			out.Linux.SeccompPolicy = api.FromOCILinuxSeccomp(l.Seccomp)
+		}
+		if rdt := l.IntelRdt; rdt != nil {
+			out.Linux.Rdt = &api.LinuxRdt{
+				ClosId: api.String(rdt.ClosID), Schemata: api.RepeatedString(rdt.Schemata),
+				EnableMonitoring: api.Bool(rdt.EnableMonitoring),
+			}
 		}
 		out.Linux.Sysctl, out.Linux.NetDevices = l.Sysctl, api.FromOCILinuxNetDevices(l.NetDevices)
 	}

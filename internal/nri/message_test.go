@@ -4,8 +4,11 @@ import (
 	"testing"
 
 	"github.com/containerd/nri/pkg/api"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/sandbox"
 )
 
 func TestLimitsAsPluginsWantThem(t *testing.T) {
@@ -39,6 +42,46 @@ func TestLimitsAsPluginsWantThem(t *testing.T) {
 	} {
 		if got := adjust(c.want, limits(c.by)); !proto.Equal(got, c.has) {
 			t.Errorf("%s: got %v, wanted %v", name, got, c.has)
+		}
+	}
+}
+
+// TestWhatAContainerIsAskedToBe wants plugins and validators told which filter a container asks for, which class of RDT
+// it has, and which image it runs by its digest.
+func TestWhatAContainerIsAskedToBe(t *testing.T) {
+	const digest = "sha256:0123"
+	//lint:ignore SA1019 old clients send it
+	old := &runtimeapi.LinuxContainerSecurityContext{SeccompProfilePath: "runtime/default"}
+	for name, c := range map[string]struct {
+		security *runtimeapi.LinuxContainerSecurityContext
+		ref      string
+		want     *api.SecurityProfile
+		digest   string
+	}{
+		"nothing": {nil, "sha256:conf", &api.SecurityProfile{ProfileType: api.SecurityProfile_UNCONFINED}, ""},
+		"default": {&runtimeapi.LinuxContainerSecurityContext{Seccomp: &runtimeapi.SecurityProfile{}},
+			"docker.io/library/a@" + digest, &api.SecurityProfile{}, digest},
+		"a file": {&runtimeapi.LinuxContainerSecurityContext{Seccomp: &runtimeapi.SecurityProfile{
+			ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "/p.json"}}, "localhost:5000/a@" + digest,
+			&api.SecurityProfile{ProfileType: api.SecurityProfile_LOCALHOST, LocalhostRef: "/p.json"}, digest},
+		"an old client": {old, "", &api.SecurityProfile{}, ""},
+	} {
+		cfg, err := sandbox.NewContainerConfig(&runtimeapi.ContainerConfig{
+			Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: c.security},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sp := &specs.Spec{Linux: &specs.Linux{IntelRdt: &specs.LinuxIntelRdt{ClosID: "gold", Schemata: []string{"L3:0=f"}}}}
+		got := messages{}.container(&sandbox.Record{}, &sandbox.Container{Config: cfg, ImageRef: c.ref}, sp)
+		if !proto.Equal(got.GetLinux().GetSeccompProfile(), c.want) || got.GetLinux().GetSeccompProfile() == nil {
+			t.Errorf("%s: filter %v, wanted %v", name, got.GetLinux().GetSeccompProfile(), c.want)
+		}
+		if got.GetImage().GetDigest() != c.digest {
+			t.Errorf("%s: image %v", name, got.GetImage())
+		}
+		if rdt := got.GetLinux().GetRdt(); rdt.GetClosId().GetValue() != "gold" || len(rdt.GetSchemata().GetValue()) != 1 {
+			t.Errorf("%s: RDT %v", name, rdt)
 		}
 	}
 }

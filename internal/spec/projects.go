@@ -26,7 +26,7 @@ const (
 
 // KeepsProject reports whether a container has the default filter, by which its files keep their project.
 func KeepsProject(sc *runtimeapi.LinuxContainerSecurityContext) bool {
-	want, err := seccompChoice(sc)
+	want, err := SeccompChoice(sc)
 	return err == nil && !sc.GetPrivileged() && want.GetProfileType() == runtimeapi.SecurityProfile_RuntimeDefault
 }
 

@@ -16,7 +16,7 @@ import (
 // SeccompPath is the file of the profile that a container asks for, empty when it asks for none on the node. Read it,
 // pass it through ParseSeccomp and put the result into Input.
 func SeccompPath(sc *runtimeapi.LinuxContainerSecurityContext) (string, error) {
-	want, err := seccompChoice(sc)
+	want, err := SeccompChoice(sc)
 	if err != nil || want.GetProfileType() != runtimeapi.SecurityProfile_Localhost || sc.GetPrivileged() {
 		return "", err
 	}
@@ -28,7 +28,7 @@ func SeccompPath(sc *runtimeapi.LinuxContainerSecurityContext) (string, error) {
 
 // seccomp sets the filter. It comes after the capabilities, which the default profile depends on.
 func (b *build) seccomp() error {
-	want, err := seccompChoice(b.security)
+	want, err := SeccompChoice(b.security)
 	if err != nil || b.privileged {
 		return err
 	}
@@ -91,8 +91,8 @@ const (
 	enosys     = 38 // on all architectures but MIPS
 )
 
-// seccompChoice reads the field, or the deprecated path in its place. Neither means unconfined, as CRI says.
-func seccompChoice(sc *runtimeapi.LinuxContainerSecurityContext) (*runtimeapi.SecurityProfile, error) {
+// SeccompChoice reads the field, or the deprecated path in its place. Neither means unconfined, as CRI says.
+func SeccompChoice(sc *runtimeapi.LinuxContainerSecurityContext) (*runtimeapi.SecurityProfile, error) {
 	if p := sc.GetSeccomp(); p != nil {
 		return p, nil
 	}
