@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	validator "github.com/containerd/nri/plugins/default-validator"
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -278,7 +279,10 @@ func verifierOf(n *node, v config.Verifier) image.Verifier {
 
 func (n *node) openPods(context.Context) (err error) {
 	var plugins pod.Plugins // no plugins are nil, not a pointer to nothing
-	if n.cfg.NRIEnabled() {
+	switch {
+	case !n.cfg.NRIEnabled() && n.cfg.NRI.Validator.Enable:
+		n.log.Warn("nri.validator judges nothing, because NRI is off by nri.enable or by the root")
+	case n.cfg.NRIEnabled():
 		n.plugins = nri.New(nriConfig(n.cfg, n.specHost(), n.log))
 		plugins = n.plugins
 	}
@@ -332,6 +336,17 @@ func nriConfig(cfg *config.Config, host spec.Host, log *slog.Logger) nri.Config 
 		Socket: c.Socket, PluginDir: c.PluginDir, ConfigDir: c.ConfigDir,
 		RegistrationTimeout: c.RegistrationTimeout.Duration, RequestTimeout: c.RequestTimeout.Duration,
 		SynchronizationTimeout: c.SynchronizationTimeout.Duration, Devices: devices(cfg, log).Inject, Host: host, Log: log,
+		Validator: validatorOf(c.Validator),
+	}
+}
+
+// validatorOf is the validator of NRI as its library wants it.
+func validatorOf(v config.Validator) *validator.DefaultValidatorConfig {
+	return &validator.DefaultValidatorConfig{
+		Enable: v.Enable, RequiredPlugins: v.RequiredPlugins, TolerateMissingAnnotation: v.TolerateMissing,
+		RejectOCIHookAdjustment: v.RejectHooks, RejectNamespaceAdjustment: v.RejectNamespaces,
+		RejectSysctlAdjustment: v.RejectSysctls, RejectRuntimeDefaultSeccompAdjustment: v.RejectDefaultSeccomp,
+		RejectUnconfinedSeccompAdjustment: v.RejectUnconfinedSeccomp, RejectCustomSeccompAdjustment: v.RejectCustomSeccomp,
 	}
 }
 

@@ -154,6 +154,17 @@ type NRI struct {
 	RegistrationTimeout    Duration
 	RequestTimeout         Duration
 	SynchronizationTimeout Duration // of the answer to Synchronize, during which no container is made
+	Validator              Validator
+}
+
+// Validator says what plugins of NRI may change of containers, and which of them must take part.
+type Validator struct {
+	Enable          bool     // otherwise nothing is judged
+	RequiredPlugins []string // by their names without the index
+	TolerateMissing string   // the annotation of pods that do without them; empty: none may
+
+	RejectHooks, RejectNamespaces, RejectSysctls                       bool
+	RejectDefaultSeccomp, RejectUnconfinedSeccomp, RejectCustomSeccomp bool
 }
 
 // Runtimes says which OCI runtimes a pod may ask for.

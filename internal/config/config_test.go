@@ -104,6 +104,16 @@ config_dir = "/nri.conf"
 registration_timeout = "8s"
 request_timeout = "9s"
 synchronization_timeout = "7s"
+[nri.validator]
+enable = true
+required_plugins = ["balloons"]
+tolerate_missing_plugins_annotation = "example.com/tolerate"
+reject_oci_hook_adjustment = true
+reject_namespace_adjustment = true
+reject_sysctl_adjustment = true
+reject_runtime_default_seccomp_adjustment = true
+reject_unconfined_seccomp_adjustment = true
+reject_custom_seccomp_adjustment = true
 [runtimes]
 default = "fast"
 [runtimes.fast]
@@ -171,7 +181,9 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 		},
 		Verifier: Verifier{"/verifiers", 4, Duration{3 * time.Second}},
 		NRI: NRI{&on, "/nri.sock", "/nri.d", "/nri.conf", Duration{8 * time.Second}, Duration{9 * time.Second},
-			Duration{7 * time.Second}},
+			Duration{7 * time.Second}, Validator{
+				true, []string{"balloons"}, "example.com/tolerate", true, true, true, true, true, true,
+			}},
 		Runtimes: Runtimes{"fast", map[string]Handler{
 			"fast": {
 				Path: "/usr/bin/crun", Driver: "oci-infra", Args: []string{"--platform=ptrace"}, Init: true,
@@ -556,29 +568,6 @@ func TestEveryKeyIsExplained(t *testing.T) {
 		case strings.Contains(l, " = ") && !explained:
 			t.Errorf("nothing says what this is: %s", l)
 		}
-	}
-}
-
-// NRI is on where somebody says so and, unless somebody says otherwise, for the default instance.
-func TestNRIEnabled(t *testing.T) {
-	for text, want := range map[string]bool{
-		"": true, "[nri]\nenable = false\n": false, "[nri]\nenable = true\n": true, "root = \"/r\"\n": false,
-		"root = \"/r\"\n[nri]\nenable = true\n": true, "root = \"/r\"\n[nri]\nsocket = \"/r/nri.sock\"\n": false,
-	} {
-		c := load(t, text)
-		if got := c.NRIEnabled(); got != want {
-			t.Errorf("%q: %v", text, got)
-		}
-		if again := load(t, c.TOML()); !reflect.DeepEqual(again, c) {
-			t.Errorf("%q: printed as\n%s", text, c.TOML())
-		}
-	}
-	path := write(t, map[string]string{
-		"config.toml": "[nri]\nenable = true\n", "conf.d/10.toml": "[nri]\nenable = false\n",
-		"conf.d/20.toml": "log_level = \"debug\"\n",
-	})
-	if c, err := Load(Flags{Path: path, PathSet: true}); err != nil || c.NRIEnabled() {
-		t.Errorf("a drop-in that turns it off: %v", err)
 	}
 }
 

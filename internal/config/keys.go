@@ -10,7 +10,7 @@ import (
 
 // keys is the table of all keys but those of handlers, in the order of the documentation. A new key is a row here, a
 // field of Config that the row leads to, and the code that uses it.
-var keys = []key[Config]{
+var keys = slices.Concat([]key[Config]{
 	{
 		name: "root", restart: true,
 		field:   of(func(c *Config) *string { return &c.Root }, path, defaultRoot),
@@ -322,54 +322,7 @@ var keys = []key[Config]{
 		comment: "Of one program; then it is killed with its children, and the image refused.",
 		meaning: "for one program; then it is killed with its children, and the image refused",
 	},
-	{
-		name: "nri.enable", restart: true, unset: "on the default root",
-		field: of(func(c *Config) **bool { return &c.NRI.Enable }, optionalBoolean, nil),
-		comment: "Lets plugins of the Node Resource Interface see and change pods and containers.\n" +
-			"Left out: where root is the default, so for one daemon of a node.",
-		meaning: "plugins of the Node Resource Interface may see and change pods and containers; see " +
-			"[NRI](nri.md). `true` or `false`. Unless it is said: on where `root` is the default, off for " +
-			"every other Berth of the node",
-	},
-	{
-		name: "nri.socket", restart: true,
-		field: of(func(c *Config) *string { return &c.NRI.Socket }, optionalPath, "/var/run/nri/nri.sock"),
-		comment: "Where plugins connect. Empty: only those in plugin_dir take part. One that is in use is left " +
-			"alone.",
-		meaning: "where plugins connect; when empty, only those in `nri.plugin_dir` take part. One that " +
-			"somebody listens at is left to them, and NRI is off then",
-	},
-	{
-		name: "nri.plugin_dir", restart: true,
-		field:   of(func(c *Config) *string { return &c.NRI.PluginDir }, path, "/opt/nri/plugins"),
-		comment: "Programs named <index>-<name>, which are started with the daemon.",
-		meaning: "programs named `<index>-<name>`, such as `10-balloons`, which are started with the daemon",
-	},
-	{
-		name: "nri.config_dir", restart: true,
-		field:   of(func(c *Config) *string { return &c.NRI.ConfigDir }, path, "/etc/nri/conf.d"),
-		comment: "Their configuration: <index>-<name>.conf or <name>.conf.",
-		meaning: "their configuration: `<index>-<name>.conf` or `<name>.conf`",
-	},
-	{
-		name: "nri.registration_timeout", restart: true,
-		field:   of(func(c *Config) *Duration { return &c.NRI.RegistrationTimeout }, duration, seconds(5)),
-		comment: "Of a plugin's registration, and of its answer to one request; then it is dropped.",
-		meaning: "for a plugin to register",
-	},
-	{
-		name: "nri.request_timeout", restart: true,
-		field:   of(func(c *Config) *Duration { return &c.NRI.RequestTimeout }, duration, seconds(2)),
-		meaning: "for a plugin's answer to one request; then it is dropped",
-	},
-	{
-		name: "nri.synchronization_timeout", restart: true,
-		field: of(func(c *Config) *Duration { return &c.NRI.SynchronizationTimeout }, duration, seconds(10)),
-		comment: "Of a plugin's answer when it joins and is shown what there is. No container is made " +
-			"meanwhile.",
-		meaning: "for a plugin that joins to answer when it is shown what there is; no container is made " +
-			"meanwhile. Then it is dropped",
-	},
+}, nriKeys, []key[Config]{
 	{
 		name: "runtimes.default", unset: "probed",
 		field:   of(func(c *Config) *string { return &c.Runtimes.Default }, handlerName, ""),
@@ -531,7 +484,7 @@ var keys = []key[Config]{
 		meaning: "`host:port` at which Prometheus finds the daemon's own metrics (`/metrics`); see [stats and " +
 			"metrics](stats.md#the-daemons-own-metrics)",
 	},
-}
+})
 
 // memoryLimit is how much memory the daemon may have.
 var memoryLimit = number[int64]("bytes").with("a number of bytes, 134217728 or more, 0 or -1", func(v int64) string {

@@ -7,9 +7,8 @@ import (
 
 // tables are those of a file, in the order in which they are printed. The last is followed by the tables of handlers.
 var tables = []string{
-	"", "cni", "cdi", "registry", "images", "image_verifier", "streaming", "nri", "monitor", "pods", "limits", "timeouts",
-	"metrics",
-	"runtimes",
+	"", "cni", "cdi", "registry", "images", "image_verifier", "streaming", "nri", "nri.validator",
+	"monitor", "pods", "limits", "timeouts", "metrics", "runtimes",
 }
 
 // TOML is the configuration as a file that says what each key is for. Loaded, it gives the same configuration again.

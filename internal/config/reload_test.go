@@ -49,7 +49,11 @@ func TestReloadDecides(t *testing.T) {
 		"nri.enable", "nri.socket", "nri.plugin_dir", "nri.config_dir", "nri.registration_timeout", "nri.request_timeout",
 		"nri.synchronization_timeout", "streaming.max_waiting", "streaming.max_sessions",
 		"streaming.max_target_sessions", "images.gunzip", "limits.connections", "limits.calls", "limits.execs",
-		"limits.pulls", "limits.memory"}
+		"limits.pulls", "limits.memory", "nri.validator.enable", "nri.validator.required_plugins",
+		"nri.validator.tolerate_missing_plugins_annotation", "nri.validator.reject_oci_hook_adjustment",
+		"nri.validator.reject_namespace_adjustment", "nri.validator.reject_sysctl_adjustment",
+		"nri.validator.reject_runtime_default_seccomp_adjustment",
+		"nri.validator.reject_unconfined_seccomp_adjustment", "nri.validator.reject_custom_seccomp_adjustment"}
 	for key := range Default().values() {
 		if isLive(key) == slices.Contains(restart, key) {
 			t.Errorf("%s: taken over by a running daemon: %v", key, isLive(key))

@@ -69,10 +69,18 @@ func (p *Plugins) warn(what string, err error) {
 func (p *Plugins) Status() Status {
 	s := Status{On: p.a != nil}
 	s.Failed, s.Problems = p.health.seen()
+	if s.On {
+		s.Plugins, s.Names = p.roll.present()
+	}
+	if s.Plugins == len(s.Names) {
+		for _, name := range p.cfg.missing(s.Names) {
+			s.Problems = append(s.Problems,
+				fmt.Sprintf("plugin %s, without which no container is made, does not take part", name))
+		}
+	}
 	if !s.On {
 		return s
 	}
-	s.Plugins, s.Names = p.roll.present()
 	switch {
 	case p.socket == nil:
 	case p.socket.placed.Ours():

@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	nrilog "github.com/containerd/nri/pkg/log"
 	nrigen "github.com/containerd/nri/pkg/runtime-tools/generate"
+	validator "github.com/containerd/nri/plugins/default-validator"
 	"github.com/containerd/ttrpc"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -27,7 +28,7 @@ import (
 	"berth/internal/spec"
 )
 
-// Config is where plugins are and what they may take. All is required but Devices.
+// Config is where plugins are and what they may take. All is required but Devices and Validator.
 type Config struct {
 	Name, Release          string // of the runtime, as plugins are told it
 	Instance               string // of this daemon: what it makes beside the socket has it in its name
@@ -39,6 +40,7 @@ type Config struct {
 	SynchronizationTimeout time.Duration
 	Devices                func(ctx context.Context, sp *specs.Spec, names []string) error // injects CDI devices
 	Host                   spec.Host                                                       // what limits it has
+	Validator              *validator.DefaultValidatorConfig                               // nil or not enabled: none
 	Log                    *slog.Logger
 }
 
@@ -57,6 +59,9 @@ type Plugins struct {
 // New makes Plugins. It starts nothing.
 func New(cfg Config) *Plugins {
 	p := &Plugins{cfg: cfg}
+	if cfg.validates() {
+		p.roll.own = 1
+	}
 	p.joining.tell = func(e event) { tellLate(p, e) }
 	return p
 }
@@ -140,6 +145,7 @@ func (p *Plugins) options(pluginDir string) []adaptation.Option {
 		adaptation.WithPluginPath(pluginDir), adaptation.WithPluginConfigPath(p.cfg.ConfigDir),
 		adaptation.WithDisabledExternalConnections(), // placeSocket has its own listener
 		adaptation.WithMetrics(&p.roll),
+		adaptation.WithDefaultValidator(p.cfg.Validator),
 		adaptation.WithTTRPCOptions([]ttrpc.ClientOpts{bounded(extra)}, nil),
 	}
 }
@@ -303,7 +309,7 @@ func (p *Plugins) Adjust(
 	ctx context.Context, r *sandbox.Record, c *sandbox.Container, sp *specs.Spec,
 ) ([]pod.Change, error) {
 	if p.none() {
-		return nil, nil
+		return nil, unattended(ctx, p, r, c, sp)
 	}
 	resp, err := p.a.CreateContainer(ctx, &api.CreateContainerRequest{
 		Pod: p.messages.pod(r), Container: p.messages.container(r, c, sp),

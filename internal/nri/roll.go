@@ -22,6 +22,7 @@ const rememberedFailures = 16
 // who count: errors of plugins it hands on as they are.
 type roll struct {
 	count atomic.Int64 // of plugins; never less than there are
+	own   int64        // those of them that are the daemon's own
 
 	mu    sync.Mutex // guards what follows
 	names map[string]struct{}
@@ -41,7 +42,9 @@ func (r *roll) RecordPluginInvocation(plugin, operation string, err error) {
 	if r.names == nil {
 		r.names = map[string]struct{}{}
 	}
-	r.names[plugin] = struct{}{}
+	if plugin != validatorName {
+		r.names[plugin] = struct{}{}
+	}
 	if err == nil {
 		return
 	}
@@ -64,7 +67,7 @@ func (r *roll) UpdatePluginCount(n int) { r.count.Store(int64(n)) }
 // present is how many plugins there are, and their names where those that are known are as many: of a plugin that has
 // left by itself only the number is told.
 func (r *roll) present() (int, []string) {
-	n := int(r.count.Load())
+	n := int(max(0, r.count.Load()-r.own))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if n == 0 || len(r.names) != n {

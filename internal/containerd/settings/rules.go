@@ -56,7 +56,11 @@ var rules = []rule{
 			c.become(s, "nri.socket", "")
 		}
 	}},
-	{key: "nri.default_validator.**", why: "Berth does not judge what plugins change"},
+	{key: "nri.default_validator.required_plugins", take: names("nri.validator.required_plugins")},
+	{key: "nri.default_validator.tolerate_missing_plugins_annotation", take: anyText(
+		"nri.validator.tolerate_missing_plugins_annotation")},
+	{key: "nri.default_validator.*", usual: []any{false}, take: validator},
+	{key: "nri.default_validator.**", why: "the validator of Berth has no such setting"},
 
 	{key: "verifier.bin_dir", usual: []any{verifiers}, take: path("image_verifier.dir")},
 	{key: "verifier.max_verifiers", usual: []any{int64(10)}, take: number("image_verifier.max", 1, 1000)},
@@ -322,6 +326,34 @@ func labels(c *conversion, s setting) {
 func nri(c *conversion, s setting) {
 	if s.value == true {
 		c.become(s, "nri.enable", false)
+	}
+}
+
+// validator carries over what containerd's validator of NRI refuses: Berth's is the same, with the same names.
+func validator(c *conversion, s setting) {
+	name := s.parts[len(s.parts)-1]
+	if name != "enable" && !(strings.HasPrefix(name, "reject_") && strings.HasSuffix(name, "_adjustment")) {
+		c.drop(s, "the validator of Berth has no such setting")
+		return
+	}
+	boolean("nri.validator."+name)(c, s)
+}
+
+// names carries over a list of names.
+func names(key string) func(*conversion, setting) {
+	return func(c *conversion, s setting) {
+		if all := s.strings(); len(all) > 0 {
+			c.become(s, key, all)
+		}
+	}
+}
+
+// anyText carries over what may be any text.
+func anyText(key string) func(*conversion, setting) {
+	return func(c *conversion, s setting) {
+		if !s.isZero() {
+			c.become(s, key, s.string())
+		}
 	}
 }
 
