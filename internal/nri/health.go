@@ -38,6 +38,12 @@ func (h *health) begin() (end func()) {
 	return func() { set(false) }
 }
 
+func (h *health) isStarting() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.starting
+}
+
 func (h *health) note(problem string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

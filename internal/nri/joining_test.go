@@ -26,6 +26,7 @@ import (
 type witness struct {
 	stub    stub.Stub
 	joining func() []*api.ContainerUpdate // called while it is shown what there is
+	gone    chan struct{}                 // closed when it was disconnected; nil tells nobody
 
 	mu    sync.Mutex // guards notes
 	notes []string
@@ -119,7 +120,11 @@ func connect(t *testing.T, p *Plugins, index, name string, w *witness) {
 	t.Helper()
 	var err error
 	w.stub, err = stub.New(w, stub.WithPluginIdx(index), stub.WithPluginName(name), stub.WithSocketPath(p.cfg.Socket),
-		stub.WithOnClose(func() {}))
+		stub.WithOnClose(func() {
+			if w.gone != nil {
+				close(w.gone)
+			}
+		}))
 	if err == nil {
 		err = w.stub.Start(t.Context())
 	}

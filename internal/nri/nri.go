@@ -54,6 +54,7 @@ type Plugins struct {
 	roll     roll
 	health   health
 	joining  joining
+	change   func(context.Context, []*api.ContainerUpdate) // makes what plugins want done to one container
 }
 
 // New makes Plugins. It starts nothing.
@@ -62,6 +63,7 @@ func New(cfg Config) *Plugins {
 	if cfg.validates() {
 		p.roll.own = 1
 	}
+	p.change = func(ctx context.Context, of []*api.ContainerUpdate) { _, _ = p.update(ctx, of) }
 	p.joining.tell = func(e event) { tellLate(p, e) }
 	return p
 }
@@ -227,7 +229,14 @@ func (p *Plugins) synchronise(ctx context.Context, show adaptation.SyncCB) error
 	if err != nil {
 		return err
 	}
-	p.update(ctx, updates)
+	if left := changeAll(ctx, p.cfg.SynchronizationTimeout, updates, p.change); left > 0 {
+		p.cfg.Log.Warn("NRI: what a plugin that joins wants changed is not all done in time, and new pods wait no longer",
+			"containers_left", left, "allowed", p.cfg.SynchronizationTimeout)
+		if !p.health.isStarting() { // a program of plugin_dir would not come again
+			return fmt.Errorf("what it wants of %d containers was not done in %v: it is dropped, and may join again", left,
+				p.cfg.SynchronizationTimeout)
+		}
+	}
 	return nil
 }
 
