@@ -18,11 +18,17 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// Where systemd listens itself, which needs no bus, and where the system bus is.
-const (
-	privateSocket = "/run/systemd/private"
-	busSocket     = "/run/dbus/system_bus_socket"
-)
+// place is where systemd can be reached.
+type place struct {
+	path string
+	bus  bool
+}
+
+// busSocket is where the system bus is.
+const busSocket = "/run/dbus/system_bus_socket"
+
+// usual are where systemd listens itself, which needs no bus, and the bus.
+var usual = []place{{"/run/systemd/private", false}, {busSocket, true}}
 
 // service is systemd's name on a bus, and of its interfaces.
 const service = "org.freedesktop.systemd1"
@@ -33,10 +39,19 @@ const callTimeout = 25 * time.Second
 // Manager speaks to systemd. The zero value is ready. Its methods may be called concurrently and, but for startScope,
 // again.
 type Manager struct {
-	mu    sync.Mutex // guards what follows
-	conn  *dbus.Conn
-	calls int         // under way over conn
-	rest  *time.Timer // ends a connection that nobody uses
+	places []place // nil are the usual ones
+
+	mu      sync.Mutex // guards what follows, and is not held while systemd is waited for
+	conn    *dbus.Conn
+	calls   int         // under way over conn
+	rest    *time.Timer // ends a connection that nobody uses
+	dialing *dialing    // nil unless a connection is being made
+}
+
+// dialing is a connection that is being made. Whoever needs one waits for it, as long as it wants to.
+type dialing struct {
+	done chan struct{}
+	err  error // after done
 }
 
 // restAfter is how long a connection is kept for the next call. systemd sends all that happens to it over its own
@@ -53,15 +68,53 @@ func (m *Manager) Close() {
 	}
 }
 
-// begin takes the connection, for a call that done ends, and says whether it was there before.
+// begin takes the connection, for a call that done ends, and says whether it was there before. It waits no longer than
+// ctx allows where one has to be made.
 func (m *Manager) begin(ctx context.Context) (conn *dbus.Conn, old bool, err error) {
+	for old = true; ; old = false {
+		conn, d := take(m)
+		if conn != nil {
+			return conn, old, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, false, fmt.Errorf("reach systemd: %w", context.Cause(ctx))
+		case <-d.done:
+		}
+		if d.err != nil {
+			return nil, false, d.err
+		}
+	}
+}
+
+// take returns the connection for a call, or the making of one, which it begins where it has to.
+func take(m *Manager) (*dbus.Conn, *dialing) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	conn, old, err = m.connect(ctx)
-	if err == nil {
+	if m.conn != nil && m.conn.Connected() {
 		m.calls++
+		return m.conn, nil
 	}
-	return conn, old, err
+	m.conn = nil
+	if m.dialing == nil {
+		m.dialing = &dialing{done: make(chan struct{})}
+		go dialFor(m, m.dialing)
+	}
+	return nil, m.dialing
+}
+
+// dialFor makes the connection, for all that wait for it.
+func dialFor(m *Manager, d *dialing) {
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	conn, err := connect(ctx, m.places)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.conn, d.err, m.dialing = conn, err, nil
+	if conn != nil {
+		restLater(m) // who has asked may be gone
+	}
+	close(d.done)
 }
 
 // done ends a call.
@@ -69,6 +122,11 @@ func (m *Manager) done() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.calls--
+	restLater(m)
+}
+
+// restLater ends the connection in a while, unless it is used by then. With mu held.
+func restLater(m *Manager) {
 	if m.rest == nil {
 		m.rest = time.AfterFunc(restAfter, m.unused)
 	} else {
@@ -86,25 +144,20 @@ func (m *Manager) unused() {
 	}
 }
 
-// connect returns the connection, and whether it was there before. With mu held.
-func (m *Manager) connect(ctx context.Context) (conn *dbus.Conn, old bool, err error) {
-	if m.conn != nil && m.conn.Connected() {
-		return m.conn, true, nil
+// connect connects to the first of the places that answers.
+func connect(ctx context.Context, places []place) (*dbus.Conn, error) {
+	if places == nil {
+		places = usual
 	}
-	m.conn = nil
 	var errs []error
-	for _, place := range []struct {
-		path string
-		bus  bool
-	}{{privateSocket, false}, {busSocket, true}} {
-		c, err := dial(ctx, place.path, place.bus)
+	for _, at := range places {
+		conn, err := dial(ctx, at.path, at.bus)
 		if err == nil {
-			m.conn = c
-			return c, false, nil
+			return conn, nil
 		}
 		errs = append(errs, err)
 	}
-	return nil, false, fmt.Errorf("reach systemd: %w", errors.Join(errs...))
+	return nil, fmt.Errorf("reach systemd: %w", errors.Join(errs...))
 }
 
 func dial(ctx context.Context, path string, bus bool) (*dbus.Conn, error) {
@@ -113,7 +166,11 @@ func dial(ctx context.Context, path string, bus bool) (*dbus.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	_ = sock.SetDeadline(time.Now().Add(callTimeout))
+	until := time.Now().Add(callTimeout)
+	if d, ok := ctx.Deadline(); ok && d.Before(until) {
+		until = d
+	}
+	_ = sock.SetDeadline(until)
 	conn, err := dbus.NewConn(sock)
 	if err == nil {
 		err = conn.Auth([]dbus.Auth{dbus.AuthExternal(strconv.Itoa(os.Geteuid()))})
