@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/helper"
 	"berth/internal/image/inflate"
@@ -338,7 +340,11 @@ func TestProgramBesideUnpacker(t *testing.T) {
 		"the unpacker is killed":  {crew: shells("kill -KILL $$"), says: "signal: killed", fetched: 1},
 		"the unpacker is stopped": {crew: shells("kill -STOP $$"), cancel: true, says: "canceled", fetched: 1},
 		"it reads nothing":        {crew: shells("exec sleep 1000"), cancel: true, says: "canceled", fetched: 1},
-		"it does not wait":        {crew: shells(emptyLayer + "mkdir fs; " + answer), says: "diff id", fetched: 2},
+		"the unpacker cannot be started": {
+			crew: crewFunc(func([]string, []string, []*os.File) (*os.Process, error) { return nil, unix.EMFILE }),
+			says: "start the unpacker: too many open files", fetched: 1,
+		},
+		"it does not wait": {crew: shells(emptyLayer + "mkdir fs; " + answer), says: "diff id", fetched: 2},
 		"it tells no mark": {
 			crew: shells(emptyLayer + "mkdir fs; cat >/dev/null; " + answer), says: "diff id", fetched: 2,
 		},

@@ -101,14 +101,14 @@ func (e *UnpackerError) Unwrap() error { return e.kind }
 // turns out to be of no use, perhaps before all of it has been read.
 func (u *unpackers) unpack(
 	ctx context.Context, blob io.Reader, w layerRequest, dir string, job unpack.Job, failed func(),
-) (*unpacked, error) {
+) (unpacked, error) {
 	job.Threads = 1
 	if w.desc.Size > manyThreads {
 		job.Threads = 3 // inflate, digest, unpack
 	}
 	in, out, err := blobPipe(w.desc.Size)
 	if err != nil {
-		return nil, &UnpackerError{"start the unpacker: " + err.Error(), err}
+		return unpacked{}, &UnpackerError{"start the unpacker: " + err.Error(), err}
 	}
 	job.More = !u.plain && w.desc.Size <= shareableSize
 	return u.answer(ctx, task{job: job, layer: w, dir: dir, in: in, blob: blob, to: out, failed: failed})
@@ -116,15 +116,15 @@ func (u *unpackers) unpack(
 
 // unpacked is the answer of a process about a layer.
 type unpacked struct {
-	*unpack.Answer
+	*unpack.Answer // nil if the process could not be started, or ended without one
 	// after are the blobs whose layers the process had before. They may have subverted it.
 	after []digest.Digest
 }
 
-func (u *unpacked) made() *made { return &made{u.Result, u.diff(), u.after} }
+func (u unpacked) made() *made { return &made{u.Result, u.diff(), u.after} }
 
 // diff returns the digest of the tar, or "" without an answer.
-func (u *unpacked) diff() digest.Digest {
+func (u unpacked) diff() digest.Digest {
 	if u.Answer == nil {
 		return ""
 	}
@@ -132,7 +132,7 @@ func (u *unpacked) diff() digest.Digest {
 }
 
 // behind returns the bytes that followed the tar.
-func (u *unpacked) behind() []byte {
+func (u unpacked) behind() []byte {
 	if u.Answer == nil {
 		return nil
 	}
@@ -143,7 +143,7 @@ func (u *unpacked) behind() []byte {
 // followed the tar.
 func (u *unpackers) unpackPlain(
 	ctx context.Context, tar *os.File, w layerRequest, dir string, job unpack.Job, failed func(),
-) (*unpacked, error) {
+) (unpacked, error) {
 	job.Threads = 2 // digest, unpack
 	return u.answer(ctx, task{job: job, layer: w, dir: dir, in: tar, failed: failed})
 }
@@ -162,13 +162,13 @@ type task struct {
 
 // answer gives a task to a process, and accepts its result. The process gets as many threads for its stages as there
 // are idle processors: threads that wait for each other cost more than stages that take turns on one.
-func (u *unpackers) answer(ctx context.Context, t task) (*unpacked, error) {
+func (u *unpackers) answer(ctx context.Context, t task) (unpacked, error) {
 	running := u.running.Add(1)
 	defer u.running.Add(-1)
 	t.job.Threads = max(1, min(t.job.Threads, runtime.GOMAXPROCS(0)/int(running)))
 	p, err := u.engage(t)
 	if err != nil {
-		return nil, err
+		return unpacked{}, err
 	}
 	after := p.had
 	answer, err := p.work(ctx, t)
@@ -185,7 +185,7 @@ func (u *unpackers) answer(ctx context.Context, t task) (*unpacked, error) {
 	default:
 		p.dismiss()
 	}
-	return &unpacked{answer, after}, err
+	return unpacked{answer, after}, err
 }
 
 // engage gives a task to an idle process, or else to a new one.
