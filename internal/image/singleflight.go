@@ -2,8 +2,13 @@ package image
 
 import (
 	"context"
+	"log/slog"
+	"runtime/debug"
 	"sync"
 
+	"github.com/containerd/errdefs"
+
+	"berth/internal/fail"
 	"berth/internal/image/progress"
 )
 
@@ -41,7 +46,7 @@ func (f *singleflight[T]) join(
 		fl, owner = &flight[T]{key: key, done: make(chan struct{}), cancel: cancel}, true
 		f.byID[key] = fl
 		f.goLocked(func() {
-			fl.value, fl.err = work(ctx, &fl.listen)
+			fl.run(ctx, work)
 			close(fl.done)
 		})
 	}
@@ -54,6 +59,19 @@ func (f *singleflight[T]) join(
 			f.leave(key, fl, drop)
 		})
 	}
+}
+
+// run does the work. If the work panics, it fails, and its stack goes to the log: what is wrong with one image must not
+// take down the daemon, again at each pull.
+func (fl *flight[T]) run(ctx context.Context, work func(context.Context, *progress.Listeners) (T, error)) {
+	defer func() {
+		if p := recover(); p != nil {
+			fl.err = fail.New(errdefs.ErrInternal, "panic: %v; the daemon's log has the stack", p)
+			slog.Error("panic while an image is fetched; please report it", "flight", fl.key, "panic", p,
+				"stack", string(debug.Stack()))
+		}
+	}()
+	fl.value, fl.err = work(ctx, &fl.listen)
 }
 
 func (f *singleflight[T]) leave(key string, fl *flight[T], drop func(T)) {
