@@ -25,17 +25,17 @@ func (s *settings) limits() layer.Limits {
 	}
 }
 
-// enough returns an error if less space is free than must stay free, so that work is refused before it fetches
-// anything. If space is short, it removes unused layers first.
-func enough(ctx context.Context, s *pipeline) error {
+// enough returns an error if less space is free than must stay free once need bytes more are written, so that work is
+// refused before it fetches anything. If space is short, it removes unused layers first.
+func enough(ctx context.Context, s *pipeline, need int64) error {
 	floor := s.settings().floor()
-	if floor.Check(s.disk.Root, 0, catalog.ToMakeRoom) == nil {
+	if floor.Check(s.disk.Root, need, catalog.ToMakeRoom) == nil {
 		return nil
 	}
 	if err := s.sweeper.Sweep(ctx); err != nil {
 		s.logger.Warn("sweep of unused layers, for the disk is nearly full", "error", err)
 	}
-	return floor.Check(s.disk.Root, 0, catalog.ToMakeRoom)
+	return floor.Check(s.disk.Root, need, catalog.ToMakeRoom)
 }
 
 // gauge returns a gauge of the store's file system for one operation that writes to it.

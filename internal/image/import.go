@@ -25,7 +25,7 @@ func (s *Store) Import(ctx context.Context, r io.Reader, tell func(progress.Even
 	const op = "import image archive"
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
-	if err := enough(ctx, s.pipeline); err != nil {
+	if err := enough(ctx, s.pipeline, 0); err != nil {
 		return nil, failed(op, err)
 	}
 	dir, done, err := s.disk.NewIngest("import.ingest")

@@ -323,7 +323,7 @@ var errMismatch = errors.New("another host may serve what was promised")
 
 // ingest transfers a blob into a new directory.
 func (s *pipeline) ingest(ctx context.Context, w layerRequest, src source, tell progress.Tell) (*rawLayer, error) {
-	if err := enough(ctx, s); err != nil {
+	if err := enough(ctx, s, spoolSize(src, w.desc)); err != nil {
 		return nil, err
 	}
 	dir, discard, err := s.disk.NewIngest("pull.ingest")
@@ -351,7 +351,7 @@ func (s *pipeline) transfer(
 ) (*made, error) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	rc, err := openIn(ctx, dir, src, w.desc)
+	rc, tell, err := openIn(ctx, s, dir, src, w.desc, tell)
 	if err != nil {
 		return nil, err
 	}

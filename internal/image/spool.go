@@ -8,7 +8,9 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"berth/internal/diskspace"
 	"berth/internal/image/layer"
+	"berth/internal/image/progress"
 )
 
 // afterwards returns the source for another attempt. If the source was too slow while its layer held the memory for a
@@ -22,27 +24,53 @@ func afterwards(src source, err error) source {
 	return src
 }
 
-// openIn opens content that will be unpacked into dir. If the source asks for it, the content is spooled there first.
-func openIn(ctx context.Context, dir string, src source, desc ocispec.Descriptor) (io.ReadCloser, error) {
-	content, err := src.open(ctx, desc)
-	if paced, ok := src.(pacedSource); err != nil || !ok || !paced.whole {
-		return content, err
+// spoolSize returns how many bytes of the disk a blob takes before it is unpacked: none, unless it is spooled.
+func spoolSize(src source, desc ocispec.Descriptor) int64 {
+	if paced, ok := src.(pacedSource); ok && paced.whole {
+		return desc.Size
 	}
-	file, err := spool(content, dir)
-	if err != nil {
-		return nil, errors.Join(err, content.Close())
-	}
-	return spooled{file, content.(pacedContent)}, nil
+	return 0
 }
 
-// spool copies content into an unnamed file in dir.
-func spool(content io.Reader, dir string) (*os.File, error) {
+// openIn opens content that will be unpacked into dir. If the source asks for it, the content is spooled there first.
+// The caller tells its progress by told, which is tell unless the content was told while it was spooled.
+func openIn(
+	ctx context.Context, s *pipeline, dir string, src source, desc ocispec.Descriptor, tell progress.Tell,
+) (rc io.ReadCloser, told progress.Tell, err error) {
+	content, err := src.open(ctx, desc)
+	if err != nil || spoolSize(src, desc) == 0 {
+		return content, tell, err
+	}
+	arrives := &toldReader{r: content, tell: func(done int64) { tell(done, senderOf(content)) }}
+	file, err := spool(arrives, dir, gauge(s))
+	if err != nil {
+		return nil, nil, errors.Join(err, content.Close())
+	}
+	return spooled{file, content.(pacedContent)}, func(int64, string) {}, nil
+}
+
+// toldReader tells how many bytes were read.
+type toldReader struct {
+	r    io.Reader
+	done int64
+	tell func(done int64)
+}
+
+func (c *toldReader) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.done += int64(n)
+	c.tell(c.done)
+	return n, err
+}
+
+// spool copies content into an unnamed file in dir, as long as the disk has room by its gauge.
+func spool(content io.Reader, dir string, disk *diskspace.Gauge) (*os.File, error) {
 	file, err := os.CreateTemp(dir, "blob-")
 	if err != nil {
 		return nil, err
 	}
 	if err = os.Remove(file.Name()); err == nil {
-		_, err = io.Copy(file, content)
+		_, err = io.Copy(io.MultiWriter(disk, file), content)
 	}
 	if err == nil {
 		_, err = file.Seek(0, io.SeekStart)

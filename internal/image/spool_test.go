@@ -43,8 +43,8 @@ func TestSlowWideWindow(t *testing.T) {
 	shut := make(chan struct{})
 	p := startProxy(t, host, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		if strings.Contains(r.URL.Path, "/blobs/") && !strings.Contains(r.Header.Get("Accept"), "config") {
-			asked.Add(1)
-			w = &stopping{ResponseWriter: w, after: 2 << 20, goOn: shut}
+			// It comes further than what is read ahead of it, and the second time less far.
+			w = &stopping{ResponseWriter: w, after: 2 << 20 >> (asked.Add(1) - 1), goOn: shut}
 		}
 		next.ServeHTTP(w, r)
 	})
@@ -62,6 +62,10 @@ func TestSlowWideWindow(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "the slow layer is asked for again", func() bool { return asked.Load() == 2 })
+	until(t, "the progress of the second fetch is told", func() bool {
+		n := s.receives()
+		return n > 0 && n <= 1<<20
+	})
 	close(shut)
 	if err := <-slow; err != nil {
 		t.Error(err)
@@ -71,6 +75,43 @@ func TestSlowWideWindow(t *testing.T) {
 		t.Errorf("the slow layer's file has %d bytes", len(got))
 	}
 	sound(t, s)
+}
+
+// TestSpoolEndsAtTheFloor has a layer with the largest window be slow, as TestSlowWideWindow does, that is too large
+// for what may be used of the disk: it is not fetched to the disk first.
+func TestSpoolEndsAtTheFloor(t *testing.T) {
+	t.Parallel()
+	host := startRegistry(t, "")
+	push(t, host+"/slow:v1", imageOf(t, wide(t, "slow", 9<<20)))
+	push(t, host+"/fast:v1", imageOf(t, wide(t, "fast", 1<<20)))
+	var asked atomic.Int32
+	shut := make(chan struct{})
+	p := startProxy(t, host, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if strings.Contains(r.URL.Path, "/blobs/") && !strings.Contains(r.Header.Get("Accept"), "config") {
+			if asked.Add(1) == 1 {
+				w = &stopping{ResponseWriter: w, after: 2 << 20, goOn: shut}
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+	defer close(shut)
+	s := small(t, "size=8m", 10)
+	slow := make(chan error)
+	go func() {
+		_, err := s.Pull(t.Context(), PullRequest{Reference: p.host + "/slow:v1"})
+		slow <- err
+	}()
+	until(t, "it has its window", func() bool { return s.receives() > 3<<19 })
+	ctx, cancel := context.WithTimeout(t.Context(), timeouts.For(time.Minute))
+	defer cancel()
+	if _, err := s.Pull(ctx, PullRequest{Reference: host + "/fast:v1"}); err != nil {
+		t.Fatal(err)
+	}
+	tooLow(t, s, <-slow)
+	if n := asked.Load(); n != 1 {
+		t.Errorf("it was asked for %d times, though there was no room for it", n)
+	}
+	nothingInFlight(t, s)
 }
 
 // receives is how many bytes of the layers on their way are there.
