@@ -25,6 +25,7 @@ import (
 	"berth/internal/image/catalog"
 	"berth/internal/limit"
 	"berth/test/timeouts"
+	"berth/test/volume"
 )
 
 // crewFunc starts processes by a function.
@@ -238,6 +239,28 @@ func TestUnpackerWindow(t *testing.T) {
 			t.Errorf("%d bytes", len(got))
 		}
 	}
+}
+
+// TestUnpackerLeavesAttributesOut unpacks attributes that an ext4 has no room for beside a file: the process tells them
+// from a full disk and leaves them out, as the daemon does.
+func TestUnpackerLeavesAttributesOut(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	volume.Mounted(t, root, volume.Ext4, 32)
+	host := startRegistry(t, "")
+	big := strings.Repeat("v", 5000)
+	push(t, host+"/app:v1", imageOf(t, gz(t, xattr(file("f", "text"), "user.big", big, "user.small", "v"))))
+	s := open(t, root, withCrew(testCrew()))
+	t.Cleanup(func() { _ = s.Close() })
+	img := pull(t, s, host+"/app:v1")
+	at := filepath.Join(s.LayerDirs(img)[0], "f")
+	if n, err := unix.Getxattr(at, "user.small", nil); n != 1 || err != nil {
+		t.Errorf("the small attribute has %d bytes, %v", n, err)
+	}
+	if _, err := unix.Getxattr(at, "user.big", nil); !errors.Is(err, unix.ENODATA) {
+		t.Errorf("the large attribute: %v", err)
+	}
+	sound(t, s)
 }
 
 // TestUnpackersWithoutMounts unpacks as on a machine where no mount can be made for a process alone: a layer over
