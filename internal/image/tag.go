@@ -1,6 +1,8 @@
 package image
 
 import (
+	"errors"
+
 	"github.com/containerd/errdefs"
 
 	"berth/internal/fail"
@@ -24,13 +26,15 @@ func Tag(s *Store, refOrID, name string) error {
 		return failed(op, err)
 	}
 	defer release()
-	rec := s.catalog.Record(img.ID)
-	if rec == nil {
-		return failed(op, fail.New(errdefs.ErrNotFound, "image %s was removed meanwhile", img.ID))
+	err = catalog.ErrRemoved
+	if rec := s.catalog.Record(img.ID); rec != nil {
+		tagged := *rec
+		tagged.Tags, tagged.Anew = []string{ref.String()}, false
+		_, err = catalog.Commit(s.catalog, &tagged)
 	}
-	tagged := *rec
-	tagged.Tags, tagged.Anew = []string{ref.String()}, false
-	_, err = catalog.Commit(s.catalog, &tagged)
+	if errors.Is(err, catalog.ErrRemoved) {
+		err = fail.New(errdefs.ErrNotFound, "image %s was removed meanwhile", img.ID)
+	}
 	return failed(op, s.disk.Explain(err))
 }
 

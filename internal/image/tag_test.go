@@ -1,8 +1,11 @@
 package image
 
 import (
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 )
@@ -115,4 +118,39 @@ func TestUntag(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// TestRenewedWhileRemoved pulls an image with a new tag each time, and gives it another, while it is removed: the pull
+// brings it anew, and the tag is refused because there is no such image.
+func TestRenewedWhileRemoved(t *testing.T) {
+	host := startRegistry(t, "")
+	built := imageOf(t, gz(t, file("a", "1")))
+	s := open(t, t.TempDir())
+	for n := range 40 {
+		push(t, fmt.Sprintf("%s/app:v%d", host, n), built)
+	}
+	for n := range 40 {
+		ref := fmt.Sprintf("%s/app:v%d", host, n)
+		img := pull(t, s, host+"/app:v0")
+		durable(t, s)
+		var all sync.WaitGroup
+		all.Go(func() {
+			time.Sleep(time.Duration(n) * 100 * time.Microsecond)
+			if err := s.Remove(t.Context(), img.ID); err != nil {
+				t.Error(err)
+			}
+		})
+		all.Go(func() {
+			if _, err := s.Pull(t.Context(), PullRequest{Reference: ref}); err != nil {
+				t.Errorf("the pull: %v", err)
+			}
+		})
+		all.Go(func() {
+			if err := Tag(s, img.ID, "example.com/app:new"); err != nil && kindOf(err) != errdefs.ErrNotFound {
+				t.Errorf("the tag: %v", err)
+			}
+		})
+		all.Wait()
+	}
+	sound(t, s)
 }

@@ -2,6 +2,7 @@ package image
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -79,6 +80,9 @@ func renew(
 		}
 	}
 	img, err = catalog.Commit(s.catalog, &rec)
+	if errors.Is(err, catalog.ErrRemoved) {
+		return Image{}, false, nil
+	}
 	return img, true, err
 }
 

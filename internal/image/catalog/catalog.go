@@ -182,8 +182,7 @@ func (c *Catalog) propose(plan func(*inventory) []*edit) []*edit {
 func (c *Catalog) apply(plan func(*inventory) []*edit, edits []*edit) (img Image, current bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	same := func(a, b *edit) bool { return a.old == b.old && a.rec.Durable == b.rec.Durable }
-	if !slices.EqualFunc(edits, plan(c.inv), same) {
+	if !sameEdits(edits, plan(c.inv)) {
 		return Image{}, false, nil
 	}
 	for _, e := range edits {

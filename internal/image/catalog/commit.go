@@ -56,11 +56,25 @@ func (e *edit) write(d *Disk) error {
 	return ImageKind.Write(d.RecordPath(e.rec.ID), full)
 }
 
+// ErrRemoved is returned by Commit for a record in memory, which has no config, of an image that was removed meanwhile:
+// the image cannot be recorded anew from it.
+var ErrRemoved = errors.New("it was removed meanwhile")
+
 // Commit records an image under its names. What it was called before it keeps; its tags leave other images. A record
 // that the disk has is replaced by one that was synced before, and outside the catalog's lock, for which a container
 // would wait.
 func Commit(c *Catalog, rec *ImageRecord) (Image, error) {
-	return carryOut(c, func(v *inventory) []*edit { return editsFor(v, rec) })
+	removed := false
+	img, err := carryOut(c, func(v *inventory) []*edit {
+		if removed = rec.Config == nil && v.images[rec.ID] == nil; removed {
+			return nil
+		}
+		return editsFor(v, rec)
+	})
+	if err == nil && removed {
+		err = ErrRemoved
+	}
+	return img, err
 }
 
 // Untag takes a tag away from the image that has it, if one has. The image stays, also without any.
@@ -86,6 +100,9 @@ func carryOut(c *Catalog, plan func(*inventory) []*edit) (Image, error) {
 			return Image{}, nil
 		}
 		done, err := stageEdits(c.disk, edits)
+		if errors.Is(err, fs.ErrNotExist) && !sameEdits(edits, c.propose(plan)) {
+			continue // an image was removed while its record was read
+		}
 		if err != nil {
 			return Image{}, err
 		}
@@ -95,6 +112,11 @@ func carryOut(c *Catalog, plan func(*inventory) []*edit) (Image, error) {
 			return img, err
 		}
 	}
+}
+
+// sameEdits reports whether two plans were made from the same records.
+func sameEdits(a, b []*edit) bool {
+	return slices.EqualFunc(a, b, func(a, b *edit) bool { return a.old == b.old && a.rec.Durable == b.rec.Durable })
 }
 
 // editsFor are the changes that make rec an image of the store: its own first, then those of images that lose tags.
