@@ -174,7 +174,7 @@ func (s *pipeline) obtain(ctx context.Context, w layerRequest, src source, p *pr
 	}
 }
 
-// fetchError is the failure to fetch a layer, with the source.
+// fetchError is the failure to fetch a blob, with the source.
 type fetchError struct {
 	place any
 	err   error

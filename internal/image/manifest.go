@@ -236,7 +236,11 @@ func (c *chooser) readConfig(ctx context.Context, desc ocispec.Descriptor) ([]by
 			if raw := knownConfig(c.store, desc.Digest, from); raw != nil {
 				return raw, nil
 			}
-			return c.read(ctx, desc, limit.ConfigBytes.At(c.store.settings().MaxConfigBytes), "image config")
+			raw, err := c.read(ctx, desc, limit.ConfigBytes.At(c.store.settings().MaxConfigBytes), "image config")
+			if err != nil {
+				err = &fetchError{place(c.src), err}
+			}
+			return raw, err
 		}, nil)
 		raw, err := fl.wait(ctx)
 		if err == nil {
@@ -245,9 +249,10 @@ func (c *chooser) readConfig(ctx context.Context, desc ocispec.Descriptor) ([]by
 		}
 		c.store.configs.forget(fl)
 		leave()
-		if owner || ctx.Err() != nil {
+		if owner || ctx.Err() != nil || everybodys(err, c.src) {
 			return nil, err
 		}
+		// Another's fetch failed for a reason of its own: try with this caller's.
 	}
 }
 

@@ -2,6 +2,7 @@ package image
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -137,4 +138,57 @@ func TestCloseWaitsForWhoIsLeft(t *testing.T) {
 	}
 	close(last)
 	<-closed
+}
+
+// TestConfigFailsForAll has a registry fail to send a config while several callers wait for it: it fails for all of
+// them at once, rather than after as many tries as there are callers.
+func TestConfigFailsForAll(t *testing.T) {
+	host := startRegistry(t, "")
+	built := imageOf(t, gz(t, file("a", "1")))
+	config, err := built.ConfigName()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const callers = 4
+	for n := range callers {
+		push(t, fmt.Sprintf("%s/app:v%d", host, n), built)
+	}
+	goOn := make(chan struct{})
+	p := startProxy(t, host, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if strings.HasSuffix(r.URL.Path, config.String()) {
+			<-goOn
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+	s := open(t, t.TempDir())
+	failed := make(chan error)
+	for n := range callers {
+		go func() {
+			_, err := s.Pull(t.Context(), PullRequest{Reference: fmt.Sprintf("%s/app:v%d", p.host, n)})
+			failed <- err
+		}()
+	}
+	until(t, "all wait for the config", func() bool {
+		s.pipeline.configs.mu.Lock()
+		defer s.pipeline.configs.mu.Unlock()
+		for _, fl := range s.pipeline.configs.byID {
+			return fl.refs == callers
+		}
+		return false
+	})
+	close(goOn)
+	for range callers {
+		if err := <-failed; err == nil {
+			t.Error("a pull without its config succeeded")
+		}
+	}
+	together := p.blobGets()[config.String()]
+	if _, err := s.Pull(t.Context(), PullRequest{Reference: p.host + "/app:v0"}); err == nil {
+		t.Error("a pull without its config succeeded")
+	}
+	if alone := p.blobGets()[config.String()] - together; together != alone {
+		t.Errorf("%d callers asked for the config %d times, one alone %d times", callers, together, alone)
+	}
 }
