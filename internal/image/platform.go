@@ -39,6 +39,21 @@ func targetFor(platform string) (target, error) {
 	return target{platforms.Only(p), platforms.Format(p)}, nil
 }
 
+// compare compares two platforms as records have them: the greater one suits the target better. One that does not match
+// it, or that no record tells, suits it least.
+func (t target) compare(a, b string) int {
+	x, errX := platforms.Parse(a)
+	y, errY := platforms.Parse(b)
+	fitsX, fitsY := errX == nil && t.Match(x), errY == nil && t.Match(y)
+	switch {
+	case fitsX && (!fitsY || t.Less(x, y)):
+		return 1
+	case fitsY && (!fitsX || t.Less(y, x)):
+		return -1
+	}
+	return 0
+}
+
 // machine returns this machine's platform. It adds the variant of amd64, which the library leaves out.
 func machine() ocispec.Platform {
 	p := platforms.DefaultSpec()

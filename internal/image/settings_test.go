@@ -13,7 +13,7 @@ import (
 
 // bare is a pipeline without a store.
 func bare(change func(*Config)) *pipeline {
-	p, cfg := &pipeline{catalog: catalog.New(catalog.NewDisk("", nil), "", nil, nil)}, standard("")
+	p, cfg := &pipeline{catalog: catalog.New(catalog.NewDisk("", nil), "", nil, nil, nil)}, standard("")
 	change(&cfg)
 	p.current.settings.Store(newSettings(cfg, nil))
 	return p

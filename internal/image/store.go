@@ -116,7 +116,7 @@ func Open(cfg Config) (*Store, error) {
 		return nil, failed("open image store", err)
 	}
 	d := catalog.NewDisk(cfg.Root, cfg.Logger)
-	c := catalog.New(d, cfg.BootID, cfg.Pinned, cfg.Dirty)
+	c := catalog.New(d, cfg.BootID, cfg.Pinned, platform.compare, cfg.Dirty)
 	sweeper := catalog.NewSweeper(c, cfg.InUse)
 	s := &Store{
 		disk: d, catalog: c, sweeper: sweeper, pipeline: newPipeline(cfg, d, c, sweeper, platform),

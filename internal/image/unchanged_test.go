@@ -3,10 +3,12 @@ package image
 import (
 	"errors"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -15,6 +17,7 @@ import (
 
 	"berth/internal/image/catalog"
 	"berth/internal/image/progress"
+	"berth/test/volume"
 )
 
 // asked keeps the method and the last two parts of the path of each request.
@@ -202,4 +205,93 @@ func loseLayer(t *testing.T, s *Store, img Image) {
 	if layersOnDisk(t, s) != 1 {
 		t.Fatalf("%d layers are left", layersOnDisk(t, s))
 	}
+}
+
+// TestDigestNameLeadsToThePlatform pulls the digest of an index for another platform too, as one does to export it: the
+// name leads to the image for the node, before and after a restart. Where there is no such image it leads to the other.
+func TestDigestNameLeadsToThePlatform(t *testing.T) {
+	host := startRegistry(t, "")
+	amd64, arm64 := v1.Platform{OS: "linux", Architecture: "amd64"}, v1.Platform{OS: "linux", Architecture: "arm64"}
+	both := mutate.AppendManifests(empty.Index, forPlatform(t, "amd64", amd64), forPlatform(t, "arm64", arm64))
+	push(t, host+"/multi:v1", both)
+	d, err := both.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref, root := host+"/multi@"+d.String(), t.TempDir()
+	onARM := func(c *Config) { c.Platform = "linux/arm64" }
+	s := open(t, root, onARM)
+	leads := func(when, want string) {
+		t.Helper()
+		img, ok := s.Get(ref)
+		if got := content(t, s, img, "hello"); !ok || got != want {
+			t.Errorf("%s the name leads to %q, not %q", when, got, want)
+		}
+	}
+	other, err := s.Pull(t.Context(), PullRequest{Reference: ref, Platform: "linux/amd64"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	leads("with one image", "amd64")
+	own := pull(t, s, ref)
+	leads("after a pull for the node", "arm64")
+	if _, err := s.Pull(t.Context(), PullRequest{Reference: ref, Platform: "linux/amd64"}); err != nil {
+		t.Fatal(err)
+	}
+	leads("after a pull for another platform", "arm64")
+	durable(t, s)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, root, onARM)
+	leads("after a restart", "arm64")
+	if err := s.Remove(t.Context(), own.ID); err != nil {
+		t.Fatal(err)
+	}
+	if img, ok := s.Get(ref); !ok || img.ID != other.ID {
+		t.Errorf("with the other alone it leads to %s, %v", img.ID, ok)
+	}
+	sound(t, s)
+}
+
+// TestPullTimeReachesTheDisk pulls an image again and again without a change: the time of the last pull is on the disk
+// when a day has passed since the one that is there, so that a restart does not make it an image of long ago.
+func TestPullTimeReachesTheDisk(t *testing.T) {
+	host := startRegistry(t, "")
+	push(t, host+"/app:v1", imageOf(t, gz(t, file("a", "1"))))
+	s := small(t, "size=8m", 0)
+	img := pull(t, s, host+"/app:v1")
+	durable(t, s)
+	stored := func() time.Time {
+		t.Helper()
+		var rec catalog.ImageRecord
+		if _, err := catalog.ImageKind.Read(s.disk.RecordPath(img.ID), &rec); err != nil {
+			t.Fatal(err)
+		}
+		return rec.PulledAt
+	}
+	first := stored()
+	var filler string
+	var err error
+	for n, want := range []time.Duration{0, 46 * time.Hour, 46 * time.Hour, 46 * time.Hour, 115 * time.Hour} {
+		if n == 3 { // on a disk that is full the image is there all the same, and the next pull tries again
+			if filler, err = volume.Fill(s.disk.Root); err != nil {
+				t.Fatal(err)
+			}
+		} else if n == 4 {
+			_ = os.Remove(filler)
+		}
+		again := *s.catalog.Record(img.ID)
+		again.PulledAt = first.Add(time.Duration(n+1) * 23 * time.Hour)
+		if _, err := catalog.Commit(s.catalog, &again); err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := s.Get(img.ID); !got.PulledAt.Equal(again.PulledAt) {
+			t.Errorf("pull %d: the store says %v", n, got.PulledAt)
+		}
+		if got := stored().Sub(first); got != want {
+			t.Errorf("pull %d: the disk has the time %v after the first pull, not %v", n, got, want)
+		}
+	}
+	sound(t, s)
 }

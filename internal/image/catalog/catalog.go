@@ -27,11 +27,14 @@ type Catalog struct {
 	unread unread
 }
 
-// New returns an empty catalog of the store at d.
-func New(d *Disk, boot string, pinned []string, dirty func(path string)) *Catalog {
-	return &Catalog{
+// New returns an empty catalog of the store at d. suits compares two platforms: the greater one suits the node better,
+// and a name that images of both have leads to its image.
+func New(d *Disk, boot string, pinned []string, suits func(a, b string) int, dirty func(path string)) *Catalog {
+	c := &Catalog{
 		disk: d, boot: boot, dirty: dirty, changed: func() {}, inv: newInventory(pinned, d.RecordPath), unread: unread{},
 	}
+	c.inv.suits = suits
+	return c
 }
 
 // unread is what could not be read, by path.

@@ -23,7 +23,7 @@ func openCatalog(t *testing.T, root, boot string) *Catalog {
 	if err := d.MakeDirs(); err != nil {
 		t.Fatal(err)
 	}
-	c := New(d, boot, nil, func(string) {})
+	c := New(d, boot, nil, nil, func(string) {})
 	left, err := Load(c)
 	if err != nil {
 		t.Fatal(err)

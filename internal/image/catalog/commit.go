@@ -28,25 +28,38 @@ type edit struct {
 // safe says that the disk has what the edit replaces and is to have what it makes: no power cut may cost it.
 func (e *edit) safe() bool { return e.old != nil && e.old.Durable && e.rec.Durable }
 
+// pulledAtDelay is how far the time of the last pull on the disk may be behind the one in memory.
+const pulledAtDelay = 24 * time.Hour
+
 // idle says that the edit changes nothing that is worth a write now: most pulls find all as it was.
 func (e *edit) idle() bool {
-	if e.later || !e.safe() {
-		return e.later
-	}
+	return e.later || e.safe() && e.sameImage() && e.rec.PulledAt.Sub(e.old.Stored) <= pulledAtDelay
+}
+
+// sameImage says that the edit changes nothing but when the image was pulled.
+func (e *edit) sameImage() bool {
 	plain := func(r ImageRecord) ImageRecord {
-		r.PulledAt, r.Boot, r.Parsed = time.Time{}, "", ocispec.Image{}
+		r.PulledAt, r.Stored, r.Boot, r.Parsed = time.Time{}, time.Time{}, "", ocispec.Image{}
 		r.Config, r.ArtifactConfig = nil, nil // the id tells them
 		return r
 	}
-	return reflect.DeepEqual(plain(*e.old), plain(*e.rec))
+	return e.old != nil && reflect.DeepEqual(plain(*e.old), plain(*e.rec))
 }
 
 // write puts the record where it belongs, unless nothing is worth that.
 func (e *edit) write(d *Disk) error {
-	switch {
-	case e.idle():
+	if e.idle() {
 		return nil
-	case e.staged != "":
+	}
+	err := e.replace(d)
+	if err == nil {
+		e.rec.Stored = e.rec.PulledAt
+	}
+	return err
+}
+
+func (e *edit) replace(d *Disk) error {
+	if e.staged != "" {
 		return os.Rename(e.staged, d.RecordPath(e.rec.ID))
 	}
 	full, err := whole(d, e.rec)
@@ -125,6 +138,9 @@ func editsFor(v *inventory, rec *ImageRecord) []*edit {
 	next.Anew = false // it was about the record before
 	next.Digests = digestsOf(nil, rec.Digests)
 	next.Resolved = resolvedOf(nil, rec.Resolved, next.Digests)
+	if old != nil {
+		next.Stored = old.Stored
+	}
 	if old != nil && !rec.Anew {
 		next.Tags, next.Digests = reference.Union(old.Tags, rec.Tags), digestsOf(old.Digests, rec.Digests)
 		next.Choices = choicesOf(old.Choices, rec.Choices)
@@ -241,31 +257,46 @@ func othersNamed(v *inventory, id string, tags []string) []*ImageRecord {
 // stageEdits writes and syncs the records that replace what the disk has. done removes the staged files that were not
 // renamed into place.
 func stageEdits(d *Disk, edits []*edit) (done func(), err error) {
-	if !slices.ContainsFunc(edits, func(e *edit) bool { return e.safe() && !e.idle() }) {
+	toStage := func(e *edit) bool { return e.safe() && !e.idle() }
+	if !slices.ContainsFunc(edits, toStage) {
 		return func() {}, nil
 	}
 	dir, done, err := d.NewIngest("commit.ingest")
 	if err != nil {
-		return nil, err
+		done = func() {}
 	}
 	for i, e := range edits {
-		if !e.safe() || e.idle() {
+		if !toStage(e) {
 			continue
 		}
-		e.staged = filepath.Join(dir, strconv.Itoa(i))
-		var full *ImageRecord
-		if full, err = whole(d, e.rec); err == nil {
-			err = ImageKind.Stage(e.staged, full)
+		failed := err
+		if failed == nil {
+			failed = e.stage(d, filepath.Join(dir, strconv.Itoa(i)))
 		}
-		if err == nil {
-			err = At("commit.stage", func() error { return syncFile(e.staged) })
-		}
-		if err != nil {
+		if failed != nil && !e.sameImage() {
 			done()
-			return nil, err
+			return nil, failed
+		}
+		if failed != nil { // a disk that is full keeps nobody from an image that is there
+			d.log.Warn("note on the disk when an image was pulled; its next pull tries again", "image", e.rec.ID,
+				"error", failed)
+			e.later = true
 		}
 	}
 	return done, nil
+}
+
+// stage writes the record to a file and syncs it.
+func (e *edit) stage(d *Disk, file string) error {
+	full, err := whole(d, e.rec)
+	if err != nil {
+		return err
+	}
+	if err := ImageKind.Stage(file, full); err != nil {
+		return err
+	}
+	e.staged = file
+	return At("commit.stage", func() error { return syncFile(file) })
 }
 
 func syncFile(path string) error {

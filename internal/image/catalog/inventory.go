@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ type inventory struct {
 	next     *indexEdit // what has changed since the snapshot; nil for nothing
 	pinned   pins
 	pathOf   func(id string) string // of an image's record
+	suits    func(a, b string) int  // compares two platforms: the greater one suits the node better; may be nil
 
 	images  map[string]*ImageRecord
 	present map[string]*layerState
@@ -85,20 +87,24 @@ func relateImage(v *inventory, id string, old, rec *ImageRecord) {
 	names := slices.Concat(old.names(), rec.names())
 	v.byName.move(id, old.names(), rec.names())
 	for _, name := range names {
-		indexEditOf(v).name(name, lastPulled(v, v.byName[name]))
+		indexEditOf(v).name(name, leadsTo(v, v.byName[name]))
 	}
 }
 
-// lastPulled is the one of some images that was pulled last: a name that several have leads there.
-func lastPulled(v *inventory, ids []string) string {
+// leadsTo returns the image to which a name leads that several images have, as the digest of an index does: the one
+// whose platform suits the node best, and of several such the one that was pulled last.
+func leadsTo(v *inventory, ids []string) string {
 	if len(ids) == 0 {
 		return ""
 	}
 	return slices.MaxFunc(ids, func(a, b string) int {
-		if c := v.images[a].PulledAt.Compare(v.images[b].PulledAt); c != 0 {
-			return c
+		x, y := v.images[a], v.images[b]
+		if v.suits != nil && x.Platform != y.Platform {
+			if c := v.suits(x.Platform, y.Platform); c != 0 {
+				return c
+			}
 		}
-		return strings.Compare(a, b)
+		return cmp.Or(x.PulledAt.Compare(y.PulledAt), strings.Compare(a, b))
 	})
 }
 

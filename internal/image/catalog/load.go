@@ -204,6 +204,7 @@ func readImage(path, name string) (*ImageRecord, error) {
 	if err != nil {
 		return nil, fail.New(errdefs.ErrDataLoss, "image config: %w", err)
 	}
+	rec.Stored = rec.PulledAt
 	return rec.slim(), nil // RawConfig reads what is left out again when it is needed
 }
 

@@ -37,14 +37,16 @@ type ImageRecord struct {
 	// is nil in memory.
 	Config []byte `json:"config"`
 	// ArtifactConfig is the config of an artifact; nil in memory.
-	ArtifactConfig []byte        `json:"artifactConfig,omitempty"`
-	Layers         []LayerRef    `json:"layers"`
-	PulledAt       time.Time     `json:"pulledAt"`
-	Boot           string        `json:"boot"`
-	Durable        bool          `json:"durable"`
-	Parsed         ocispec.Image `json:"-"` // what is used of Config
-	Artifact       string        `json:"-"` // the type of an artifact
-	Anew           bool          `json:"-"` // what the image was called before is not to be kept
+	ArtifactConfig []byte     `json:"artifactConfig,omitempty"`
+	Layers         []LayerRef `json:"layers"`
+	PulledAt       time.Time  `json:"pulledAt"`
+	// Stored is the PulledAt that the disk has: a pull that changes nothing else does not write each time.
+	Stored   time.Time     `json:"-"`
+	Boot     string        `json:"boot"`
+	Durable  bool          `json:"durable"`
+	Parsed   ocispec.Image `json:"-"` // what is used of Config
+	Artifact string        `json:"-"` // the type of an artifact
+	Anew     bool          `json:"-"` // what the image was called before is not to be kept
 	// Ceded are tags that the record on the disk has and this one has not: another image has them, which is not durable
 	// yet, and a power cut would take it. They leave the disk once it is.
 	Ceded []string `json:"-"`
