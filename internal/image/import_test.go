@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/google/go-containerregistry/pkg/name"
@@ -19,10 +21,12 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/klauspost/compress/zstd"
 
 	"berth/internal/image/archive"
 	"berth/internal/image/progress"
 	"berth/internal/limit"
+	"berth/test/timeouts"
 )
 
 // ociTar writes images into an OCI layout and tars that.
@@ -280,4 +284,58 @@ func TestImportTakesTheLastOfAName(t *testing.T) {
 		t.Errorf("%v %+v", ok, img)
 	}
 	sound(t, s)
+}
+
+// halting gives the beginning of an archive, and the rest when it is told to.
+type halting struct {
+	begin io.Reader
+	goOn  chan struct{}
+	rest  io.Reader
+}
+
+func (h *halting) Read(p []byte) (int, error) {
+	if n, err := h.begin.Read(p); n > 0 || err != io.EOF {
+		return n, err
+	}
+	<-h.goOn
+	return h.rest.Read(p)
+}
+
+// TestSlowImportHoldsNoWindow imports an archive that needs the largest zstd window from a client that stops in the
+// middle: a pull of a layer that needs as much does not wait for it, and the import succeeds when the client goes on.
+func TestSlowImportHoldsNoWindow(t *testing.T) {
+	t.Parallel()
+	host := startRegistry(t, "")
+	push(t, host+"/fast:v1", imageOf(t, wide(t, "fast", 1<<20)))
+	archive := ociTar(t, map[string]v1.Image{"example.com/slow:v1": imageOf(t, noisy(t, "slow", 3<<20))})
+	packed := part(func(w io.Writer) io.WriteCloser {
+		z, err := zstd.NewWriter(w, zstd.WithWindowSize(128<<20), zstd.WithSingleSegment(false))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return z
+	}, archive)
+	client := &halting{bytes.NewReader(packed[:1<<20]), make(chan struct{}), bytes.NewReader(packed[1<<20:])}
+	s := open(t, t.TempDir())
+	imported := make(chan error)
+	go func() {
+		_, err := s.Import(t.Context(), client, nil)
+		imported <- err
+	}()
+	until(t, "the client stops", func() bool { return client.begin.(*bytes.Reader).Len() == 0 })
+	ctx, cancel := context.WithTimeout(t.Context(), timeouts.For(time.Minute))
+	defer cancel()
+	if _, err := s.Pull(ctx, PullRequest{Reference: host + "/fast:v1"}); err != nil {
+		t.Errorf("the pull beside it: %v", err)
+	}
+	close(client.goOn)
+	if err := <-imported; err != nil {
+		t.Fatal(err)
+	}
+	img, _ := s.Get("example.com/slow:v1")
+	if got := content(t, s, img, "slow"); len(got) != 3<<20 {
+		t.Errorf("the imported file has %d bytes", len(got))
+	}
+	sound(t, s)
+	nothingInFlight(t, s)
 }

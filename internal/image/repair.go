@@ -157,7 +157,7 @@ func (r *repairer) replaceFrom(ctx context.Context, name string, rec *catalog.Im
 		return err
 	}
 	return r.bring(ctx, rec, n, func() (*rawLayer, error) {
-		raw, err := fetch(ctx, r.s.pipeline, w, reg, func(int64, string) {})
+		raw, err := fetchBlob(ctx, r.s.pipeline, w, reg, &progress.Listeners{})
 		if err != nil {
 			return nil, err
 		}

@@ -1,13 +1,19 @@
 package image
 
 import (
+	"context"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"berth/test/timeouts"
 )
 
 // TestRepairAfterAPull has a pull bring back what the repair is about to remove.
@@ -174,4 +180,67 @@ func TestOneLayerKeepsNoOtherFromTheDisk(t *testing.T) {
 			t.Errorf("image %d: durable %v", i, got.Durable)
 		}
 	}
+}
+
+// TestSlowRepairGivesItsWindowUp has a repair fetch a layer with the largest window from a slow registry: a pull of a
+// layer that needs as much does not wait for it.
+func TestSlowRepairGivesItsWindowUp(t *testing.T) {
+	t.Parallel()
+	host := startRegistry(t, "")
+	push(t, host+"/slow:v1", imageOf(t, wide(t, "a", 3<<20)))
+	push(t, host+"/fast:v1", imageOf(t, wide(t, "fast", 1<<20)))
+	var slows atomic.Bool
+	var asked atomic.Int32
+	shut := make(chan struct{})
+	p := startProxy(t, host, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if slows.Load() && strings.Contains(r.URL.Path, "/blobs/") && !strings.Contains(r.Header.Get("Accept"), "config") {
+			asked.Add(1)
+			w = &dripping{ResponseWriter: w, after: 2 << 20, goOn: shut}
+		}
+		next.ServeHTTP(w, r)
+	})
+	s := open(t, t.TempDir())
+	img := pull(t, s, p.host+"/slow:v1")
+	damageLayer(t, s, img, 0)
+	slows.Store(true)
+	repaired := make(chan struct{})
+	go func() {
+		defer close(repaired)
+		repairs(t, s, 1, true, "")
+	}()
+	until(t, "the repair has begun", func() bool { return asked.Load() == 1 })
+	time.Sleep(time.Second) // it gets its window
+	ctx, cancel := context.WithTimeout(t.Context(), timeouts.For(time.Minute))
+	defer cancel()
+	if _, err := s.Pull(ctx, PullRequest{Reference: host + "/fast:v1"}); err != nil {
+		t.Errorf("the pull beside it: %v", err)
+	}
+	close(shut)
+	<-repaired
+	sound(t, s)
+}
+
+// dripping passes on so many bytes, then a few at a time, which is no stall, and the rest when it is told to.
+type dripping struct {
+	http.ResponseWriter
+	after int
+	goOn  chan struct{}
+}
+
+func (d *dripping) Write(p []byte) (n int, err error) {
+	for err == nil && n < len(p) {
+		some := len(p) - n
+		if d.after -= some; d.after < 0 {
+			some = min(some, 1<<10)
+			_ = http.NewResponseController(d.ResponseWriter).Flush()
+			select {
+			case <-d.goOn:
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
+		var m int
+		m, err = d.ResponseWriter.Write(p[n : n+some])
+		n += m
+	}
+	return n, err
 }

@@ -62,7 +62,9 @@ func Read(ctx context.Context, r io.Reader, place Place) (*Archive, error) {
 }
 
 func (a *Archive) spool(ctx context.Context, r io.Reader) error {
-	plain, err := layer.Decompress(ctx, r, false)
+	in := &input{r: ctxReader{ctx, r}, place: a.place}
+	defer in.close()
+	plain, err := layer.Decompress(layer.WithWhole(ctx, in.makeWhole), in, false)
 	if err != nil {
 		return fail.New(errdefs.ErrInvalidArgument, "%w", err)
 	}
@@ -75,6 +77,9 @@ func (a *Archive) spool(ctx context.Context, r io.Reader) error {
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
 			return nil
+		}
+		if in.failed != nil {
+			return in.failed
 		}
 		if err != nil {
 			return fail.New(errdefs.ErrInvalidArgument, "it is not a whole tar archive: %w", err)

@@ -26,6 +26,23 @@ func WithHolder(ctx context.Context, h *Holder) context.Context {
 	return context.WithValue(ctx, holderKey{}, h)
 }
 
+type wholeKey struct{}
+
+// WithWhole sets what a stream that is decompressed with the context calls before it waits for a large window, each
+// time. The function reads the stream's source to its end, by way of the disk: then the stream holds the window only as
+// long as it takes to decompress, however slow the source is.
+func WithWhole(ctx context.Context, makeWhole func() error) context.Context {
+	return context.WithValue(ctx, wholeKey{}, makeWhole)
+}
+
+// makeWhole reads the source of a stream to its end if the context says how.
+func makeWhole(ctx context.Context) error {
+	if do, ok := ctx.Value(wholeKey{}).(func() error); ok {
+		return do()
+	}
+	return nil
+}
+
 // holders are the streams that have large windows.
 type holders struct {
 	mu  sync.Mutex // guards what follows

@@ -26,7 +26,8 @@ var windows = newWindowBudget(runtime.GOMAXPROCS(0), 10*time.Second)
 // slow registry, which must not hold up the others, and a slow link needs many streams at once.
 //
 // Wider windows share the memory of one window of limit.ZstdWindow. A stream waits for that until its context ends, so
-// no image can make the process use more. While a stream waits, one whose source is slow has to give way (see Holder).
+// no image can make the process use more. While a stream waits, one whose source is slow has to give way (see Holder),
+// unless it was read to its end before (see WithWhole).
 type windowBudget struct {
 	ordinary, wide *semaphore.Weighted
 	timeout        time.Duration
@@ -72,6 +73,9 @@ func (b *windowBudget) acquire(ctx context.Context, size int64) (release func(),
 }
 
 func (b *windowBudget) acquireWide(ctx context.Context, size int64) (release func(), err error) {
+	if err := makeWhole(ctx); err != nil {
+		return nil, err
+	}
 	if !b.wide.TryAcquire(size) {
 		stop := b.holders.giveWay(b.timeout)
 		defer stop()
