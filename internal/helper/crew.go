@@ -36,11 +36,17 @@ type Crew struct {
 	// PR_SET_TIMERSLACK).
 	Slack time.Duration
 
-	once     sync.Once
+	mu     sync.Mutex  // guards what follows
+	parent *crewParent // nil until one has been started
+	closed bool
+}
+
+// crewParent is the thread that all processes of a crew are children of.
+type crewParent struct {
+	crew     *Crew
+	group    *os.File // of Crew.Group; the thread's own
 	launches chan launch
 	closed   chan struct{}
-	failed   error // why nothing can be started
-	group    *os.File
 }
 
 type launch struct {
@@ -57,73 +63,124 @@ type launched struct {
 // Start starts a process with the files as its descriptors, and nothing in its environment but env. The caller waits
 // for it.
 func (c *Crew) Start(args, env []string, files []*os.File) (*os.Process, error) {
-	c.once.Do(c.open)
-	if c.failed != nil {
-		return nil, fmt.Errorf("start %s: %w", filepath.Base(c.Program), c.failed)
+	p, err := c.open()
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", filepath.Base(c.Program), err)
 	}
 	attr := &os.ProcAttr{Dir: "/", Env: env, Files: files}
 	attr.Sys = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if c.group != nil {
-		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(c.group.Fd())
-	}
 	done := make(chan launched)
 	select {
-	case c.launches <- launch{append([]string{c.Program}, args...), attr, done}:
+	case p.launches <- launch{append([]string{c.Program}, args...), attr, done}:
 		l := <-done
 		return l.process, l.err
-	case <-c.closed:
+	case <-p.closed:
 		return nil, fmt.Errorf("start %s: %w", filepath.Base(c.Program), os.ErrClosed)
 	}
 }
 
 // Close ends the crew, and the processes that are left of it. Their groups can be removed soon after.
 func (c *Crew) Close() {
-	c.once.Do(func() { c.failed = os.ErrClosed })
-	if c.closed != nil {
-		close(c.closed)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.parent != nil && !c.closed {
+		close(c.parent.closed)
 	}
+	c.closed = true
 }
 
-// open starts the thread that all processes are children of: they have its groups, its priority and no capability that
-// it cannot give on. It ends with the crew, since they would die with it.
-func (c *Crew) open() {
-	if c.Group != "" {
-		group, err := cgroup.At(c.Group).Open()
-		if err != nil {
-			c.failed = err
-			return
-		}
-		c.group = group
+// open starts the thread that all processes are children of, unless it runs: they have its groups, its priority and no
+// capability that it cannot give on. It ends with the crew, since they would die with it. Where it cannot be started,
+// as while there are no descriptors, the next call tries again.
+func (c *Crew) open() (*crewParent, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, os.ErrClosed
+	}
+	if c.parent != nil {
+		return c.parent, nil
 	}
 	// What this process has inherited from its parent is not passed on. Before Linux 5.11 there is no such flag.
 	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
-	c.launches, c.closed = make(chan launch), make(chan struct{})
+	p := &crewParent{crew: c, launches: make(chan launch), closed: make(chan struct{})}
 	ready := make(chan error)
-	go c.serve(ready)
-	c.failed = <-ready
+	go p.serve(ready)
+	if err := <-ready; err != nil {
+		return nil, err
+	}
+	c.parent = p
+	return p, nil
 }
 
-func (c *Crew) serve(ready chan<- error) {
+func (p *crewParent) serve(ready chan<- error) {
 	runtime.LockOSThread() // for good
 	if unix.Gettid() == unix.Getpid() {
 		// The first thread's groups and capabilities are those that a process is seen to have.
-		go c.serve(ready)
+		go p.serve(ready)
 		select {}
 	}
-	if err := c.become(); err != nil {
-		ready <- err
+	defer p.leave()
+	err := p.enter()
+	if err == nil {
+		err = p.crew.become()
+	}
+	ready <- err
+	if err != nil {
 		return // and the thread ends
 	}
-	ready <- nil
 	for {
 		select {
-		case l := <-c.launches:
-			p, err := os.StartProcess(c.Program, l.argv, l.attr)
-			l.done <- launched{p, err}
-		case <-c.closed:
+		case l := <-p.launches:
+			process, err := p.start(l)
+			l.done <- launched{process, err}
+		case <-p.closed:
 			return // and the thread ends, and with it its children
 		}
 	}
+}
+
+// enter opens the group that processes are born into.
+func (p *crewParent) enter() error {
+	p.leave()
+	if p.crew.Group == "" {
+		return nil
+	}
+	group, err := cgroup.At(p.crew.Group).Open()
+	if err != nil {
+		return err
+	}
+	p.group = group
+	return nil
+}
+
+func (p *crewParent) leave() {
+	if p.group != nil {
+		_ = p.group.Close()
+		p.group = nil
+	}
+}
+
+// start starts a process in the group. If the group was removed, it opens the one that has its name by now.
+func (p *crewParent) start(l launch) (*os.Process, error) {
+	if p.group != nil {
+		process, err := p.startIn(l)
+		if !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.ENOENT) { // ENOENT may also be about the program
+			return process, err
+		}
+	}
+	if err := p.enter(); err != nil {
+		return nil, fmt.Errorf("start %s: %w (a restart of the daemon makes its cgroup anew)",
+			filepath.Base(p.crew.Program), err)
+	}
+	return p.startIn(l)
+}
+
+func (p *crewParent) startIn(l launch) (*os.Process, error) {
+	if p.group != nil {
+		l.attr.Sys.UseCgroupFD, l.attr.Sys.CgroupFD = true, int(p.group.Fd())
+	}
+	return os.StartProcess(p.crew.Program, l.argv, l.attr)
 }
 
 // become changes the calling thread to what its children are to be.
