@@ -72,6 +72,7 @@ type layerRequest struct {
 	alone  bool           // the process that unpacks it must not have had other layers
 	below  []layerRequest // the layers below it, the lowest first
 	lowers []string       // their ids, once they are all there
+	marks  *atomic.Int64  // counts what the layers of the image take of limit.ImageMarks; nil if the layer is alone
 }
 
 // algorithm is that of the diff id.
@@ -446,7 +447,7 @@ func finalizeRaw(ctx context.Context, s *pipeline, w layerRequest, h *layerLease
 	}
 	s.layers.forget(h.flight)
 	err := catalog.At("pull.finalize", func() error {
-		return finalizeLayer(ctx, s, w, h.raw, s.disk.TopmostFirst(w.lowers))
+		return finalizeLayer(ctx, s, w, h.raw, w.lowers)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("layer %s: %w", w.desc.Digest, err)
@@ -500,5 +501,6 @@ func chainOver(i *catalog.Index, lowers []string, diff digest.Digest) digest.Dig
 // describeLayer adds the results of unpacking a layer to its record.
 func describeLayer(raw *rawLayer, rec catalog.LayerRecord) catalog.LayerRecord {
 	rec.Bytes, rec.Inodes, rec.Opaque, rec.TarSplit = raw.result.Bytes, raw.result.Inodes, raw.result.Opaque, true
+	rec.Unmarked = !raw.result.Marked
 	return rec
 }

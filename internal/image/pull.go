@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/platforms"
@@ -144,10 +145,11 @@ func (s *pipeline) admit(ctx context.Context, found *chosen, n names, src source
 }
 
 func requestsOf(found *chosen) []layerRequest {
+	marks := new(atomic.Int64)
 	if a := found.doc.Artifact; a != nil {
 		out := make([]layerRequest, len(a.Parts))
 		for i, part := range a.Parts {
-			out[i] = layerRequest{desc: found.doc.Manifest.Layers[i], part: part, below: out[:i]}
+			out[i] = layerRequest{desc: found.doc.Manifest.Layers[i], part: part, below: out[:i], marks: marks}
 		}
 		return out
 	}
@@ -155,7 +157,9 @@ func requestsOf(found *chosen) []layerRequest {
 	chains := document.ChainIDs(diffs)
 	out := make([]layerRequest, len(diffs))
 	for i := range out {
-		out[i] = layerRequest{desc: found.doc.Manifest.Layers[i], diffID: diffs[i], chain: chains[i], below: out[:i]}
+		out[i] = layerRequest{
+			desc: found.doc.Manifest.Layers[i], diffID: diffs[i], chain: chains[i], below: out[:i], marks: marks,
+		}
 	}
 	return out
 }

@@ -295,7 +295,7 @@ func (r *repairer) finish(
 ) (catalog.LayerRecord, error) {
 	old := r.s.catalog.Snapshot().Layer(rec.Layers[n].ID)
 	if old.Chain != "" {
-		lowers := r.s.disk.TopmostFirst(rec.LayerIDs()[:n])
+		lowers := rec.LayerIDs()[:n]
 		w := layerRequest{desc: ocispec.Descriptor{Digest: old.Blob}, alone: true}
 		finalize := func() error { return finalizeLayer(ctx, r.s.pipeline, w, raw, lowers) }
 		if err := catalog.At("repair.finalize", finalize); err != nil {

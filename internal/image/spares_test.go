@@ -16,6 +16,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/image/layer"
 	"berth/internal/image/progress"
 	"berth/internal/image/unpack"
 	"berth/test/timeouts"
@@ -126,10 +127,15 @@ func TestWhatAProcessIsGiven(t *testing.T) {
 		}
 		return blobs
 	}
-	trees := strings.Fields
+	trees := func(names string) (all []layer.Lower) {
+		for _, name := range strings.Fields(names) {
+			all = append(all, layer.Lower{Path: name})
+		}
+		return all
+	}
 	for name, c := range map[string]struct {
 		had    []digest.Digest
-		trees  []string
+		trees  []layer.Lower
 		task   task
 		memory int64
 		suits  bool
@@ -150,7 +156,7 @@ func TestWhatAProcessIsGiven(t *testing.T) {
 		},
 		"finalize after what is over": {had: had(3), task: task{layer: layers[2], lowers: trees("b a")}},
 		"finalize over too many at once": {
-			had: had(0), task: task{layer: layers[2], lowers: make([]string, unpack.MostTrees+1)},
+			had: had(0), task: task{layer: layers[2], lowers: make([]layer.Lower, unpack.MostTrees+1)},
 		},
 	} {
 		c.task.job.Finalize = strings.HasPrefix(name, "finalize")

@@ -1,11 +1,13 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"berth/internal/image/catalog"
 	"berth/internal/image/layer"
 	"berth/internal/image/unpack"
+	"berth/internal/limit"
 )
 
 // Crew starts processes of the program berth-unpack. helper.Crew is one.
@@ -28,13 +31,23 @@ func jobOf(now *settings) unpack.Job {
 	return unpack.Job{Limits: limits, Memory: unpack.MemoryFor(limits)}
 }
 
-// finalizeLayer finalizes a layer over the trees lowers, the topmost first, in a process of its own if the store has
+// finalizeLayer finalizes a layer over layers of the store, the lowest first, in a process of its own if the store has
 // unpackers.
-func finalizeLayer(ctx context.Context, s *pipeline, w layerRequest, raw *rawLayer, lowers []string) error {
+func finalizeLayer(ctx context.Context, s *pipeline, w layerRequest, raw *rawLayer, ids []string) error {
+	lowers := lowersOf(s, ids)
 	if s.unpackers == nil {
-		return layer.Finalize(ctx, raw.dir, raw.result, lowers)
+		return finalizeHere(ctx, w, raw.dir, raw.result, lowers)
 	}
 	return s.unpackers.finalize(ctx, w, raw.dir, raw.result, lowers, jobOf(s.settings()))
+}
+
+// lowersOf returns the trees of layers of the store, the topmost first.
+func lowersOf(s *pipeline, ids []string) (lowers []layer.Lower) {
+	now := s.catalog.Snapshot()
+	for _, id := range slices.Backward(ids) {
+		lowers = append(lowers, layer.Lower{Path: s.disk.LayerFS(id), Unmarked: now.Layer(id).Unmarked})
+	}
+	return lowers
 }
 
 // unpackers unpacks and finalizes layers in confined processes.
@@ -151,11 +164,11 @@ func (u *unpackers) unpackPlain(
 // task is one piece of work of a process.
 type task struct {
 	job    unpack.Job
-	layer  layerRequest // the layer that it is about
-	dir    string       // the directory of the layer
-	lowers []string     // trees of the layers below, the topmost first
-	in     *os.File     // the input of the process; it is closed when the process has it
-	blob   io.Reader    // is copied to the file to, which leads to the process; may be nil
+	layer  layerRequest  // the layer that it is about
+	dir    string        // the directory of the layer
+	lowers []layer.Lower // trees of the layers below, the topmost first
+	in     *os.File      // the input of the process; it is closed when the process has it
+	blob   io.Reader     // is copied to the file to, which leads to the process; may be nil
 	to     *os.File
 	failed func()
 }
@@ -220,13 +233,13 @@ const manyThreads = 512 << 10
 
 // finalize finalizes the layer of w in dir over the trees lowers, the topmost first, in a confined process.
 func (u *unpackers) finalize(
-	ctx context.Context, w layerRequest, dir string, res *layer.Result, lowers []string, job unpack.Job,
+	ctx context.Context, w layerRequest, dir string, res *layer.Result, lowers []layer.Lower, job unpack.Job,
 ) error {
 	if res.Independent() {
 		return nil
 	}
 	if u.plain {
-		return u.finalizeHere(ctx, dir, res, lowers, job)
+		return finalizeSaved(ctx, w, dir, res, lowers, job)
 	}
 	job.Finalize, job.More, job.Threads = true, true, 1
 	in, err := os.Open(os.DevNull)
@@ -239,23 +252,49 @@ func (u *unpackers) finalize(
 	}
 	res.Bytes, res.Inodes, res.Waits = answer.Result.Bytes, answer.Result.Inodes, false
 	res.Unsupported += answer.Result.Unsupported
+	res.Marked = res.Marked || answer.Result.Marked
 	return nil
 }
 
-// finalizeHere finalizes in this process. It is for machines without detached mounts, where a confined process could
-// write to the layers below that it is given.
-func (u *unpackers) finalizeHere(
-	ctx context.Context, dir string, res *layer.Result, lowers []string, job unpack.Job,
+// finalizeHere finalizes in this process.
+func finalizeHere(ctx context.Context, w layerRequest, dir string, res *layer.Result, lowers []layer.Lower) error {
+	trees, err := layer.OpenTrees(lowers)
+	if err != nil {
+		return fmt.Errorf("finalize layer: %w", err)
+	}
+	marks := marksOf(w)
+	trees.Opaque = func(tree int, path string) (bool, error) { return marks.isOpaque(trees.Roots[tree], path) }
+	return layer.Finalize(ctx, dir, res, trees)
+}
+
+// finalizeSaved finalizes in this process what another one has unpacked. It is for machines without detached mounts,
+// where a confined process could write to the layers below that it is given.
+func finalizeSaved(
+	ctx context.Context, w layerRequest, dir string, res *layer.Result, lowers []layer.Lower, job unpack.Job,
 ) error {
 	loaded, err := layer.LoadResult(ctx, dir, job.Limits)
 	if err != nil {
 		return err
 	}
-	if err := layer.Finalize(ctx, dir, loaded, lowers); err != nil {
+	if err := finalizeHere(ctx, w, dir, loaded, lowers); err != nil {
 		return err
 	}
 	res.Bytes, res.Inodes, res.Waits = loaded.Bytes, loaded.Inodes, false
+	res.Marked = res.Marked || loaded.Marked
 	return nil
+}
+
+// marksBudget is what the layers of an image have of limit.ImageMarks.
+type marksBudget struct{ used *atomic.Int64 }
+
+func marksOf(w layerRequest) marksBudget { return marksBudget{cmp.Or(w.marks, new(atomic.Int64))} }
+
+// isOpaque reports whether the directory at a path below root has the overlay's opaque mark.
+func (m marksBudget) isOpaque(root int, path string) (bool, error) {
+	if err := limit.ImageMarks.Check(m.used.Add(1)); err != nil {
+		return false, err
+	}
+	return layer.IsOpaque(root, path), nil
 }
 
 // accept checks what a process left in dir, and grants what it asks for.
@@ -270,8 +309,8 @@ func (u *unpackers) accept(ctx context.Context, dir string, job unpack.Job, a *u
 		return err
 	}
 	return catalog.At("unpack.grant", func() error {
-		lost, err := layer.Grant(ctx, dir, job.Limits)
-		a.Result.Unsupported += lost
+		granted, err := layer.Grant(ctx, dir, job.Limits)
+		a.Result.Unsupported, a.Result.Marked = a.Result.Unsupported+granted.Unsupported, granted.Marked
 		return err
 	})
 }

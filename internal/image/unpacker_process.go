@@ -31,9 +31,9 @@ type unpacker struct {
 	process *os.Process
 	control *os.File
 	errors  *os.File
-	lowers  []*os.File // the trees that it has, the topmost first
-	trees   []string   // the paths of these trees
-	window  int64      // the largest window that it has been given, in bytes
+	lowers  []*os.File    // the trees that it has, the topmost first
+	trees   []layer.Lower // what these trees are of
+	window  int64         // the largest window that it has been given, in bytes
 	had     []digest.Digest
 	end     sync.Once
 	ended   atomic.Bool // it was killed, or has ended
@@ -46,6 +46,7 @@ type unpacker struct {
 	fed     atomic.Bool
 	release func()
 	failed  func()
+	marks   marksBudget
 }
 
 // start starts a process for a task.
@@ -73,7 +74,8 @@ func (u *unpackers) start(t task) (_ *unpacker, err error) {
 	if p.lowers, err = detachAll(t.lowers); err != nil {
 		return nil, err
 	}
-	p.trees, t.job.Lowers = t.lowers, len(p.lowers)
+	p.trees = t.lowers
+	bring(&t.job, t.lowers)
 	theirs, ours, err := controlPair()
 	if err != nil {
 		return nil, err
@@ -106,9 +108,9 @@ func (u *unpackers) place(t task) (*os.File, error) {
 }
 
 // detachAll opens trees as read-only detached mounts.
-func detachAll(paths []string) (trees []*os.File, err error) {
-	for _, path := range paths {
-		tree, err := detach(path, unix.MOUNT_ATTR_RDONLY)
+func detachAll(lowers []layer.Lower) (trees []*os.File, err error) {
+	for _, one := range lowers {
+		tree, err := detach(one.Path, unix.MOUNT_ATTR_RDONLY)
 		if err != nil {
 			closeAll(trees)
 			return nil, err
@@ -118,6 +120,14 @@ func detachAll(paths []string) (trees []*os.File, err error) {
 	return trees, nil
 }
 
+// bring notes in a job which trees come with it.
+func bring(job *unpack.Job, lowers []layer.Lower) {
+	job.Lowers, job.Unmarked = len(lowers), nil
+	for _, one := range lowers {
+		job.Unmarked = append(job.Unmarked, one.Unmarked)
+	}
+}
+
 // hand gives another task to an idle process. If that fails, the task is unchanged.
 func (p *unpacker) hand(t task) error {
 	dir, err := detach(t.dir, 0)
@@ -125,12 +135,13 @@ func (p *unpacker) hand(t task) error {
 		return err
 	}
 	p.dir = dir
-	fresh, err := detachAll(t.lowers[:len(t.lowers)-len(p.trees)])
+	new := t.lowers[:len(t.lowers)-len(p.trees)]
+	fresh, err := detachAll(new)
 	if err != nil {
 		return err
 	}
 	p.lowers, p.trees = append(fresh, p.lowers...), t.lowers
-	t.job.Lowers = len(fresh)
+	bring(&t.job, new)
 	if err := t.job.Send(p.control, t.in, dir, fresh); err != nil {
 		return err
 	}
@@ -154,7 +165,7 @@ func (p *unpacker) isQuiet() bool {
 
 // begin notes what the process is given for a task.
 func (p *unpacker) begin(t task) {
-	p.job, p.blob, p.failed = t.job, t.to, t.failed
+	p.job, p.blob, p.failed, p.marks = t.job, t.to, t.failed, marksOf(t.layer)
 	p.fed.Store(t.to == nil)
 	p.release = func() {}
 }
@@ -368,7 +379,7 @@ func (p *unpacker) listen(ctx context.Context) (*unpack.Answer, error) {
 func (p *unpacker) decide(ctx context.Context, m unpack.Message) (bool, error) {
 	switch {
 	case m.Opaque != nil && m.Opaque.Tree >= 0 && m.Opaque.Tree < len(p.lowers) && len(m.Opaque.Path) <= 4096:
-		return layer.IsOpaque(int(p.lowers[m.Opaque.Tree].Fd()), string(m.Opaque.Path)), nil
+		return p.marks.isOpaque(int(p.lowers[m.Opaque.Tree].Fd()), string(m.Opaque.Path))
 	case m.Window > 0:
 		return true, p.lend(ctx, m.Window)
 	}

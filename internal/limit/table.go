@@ -63,6 +63,10 @@ var (
 		Name: "components of a path in a layer, those of symlinks among them", Limit: 4096, Beyond: refused,
 		Advice: kernels,
 	})
+	ImageMarks = define(Budget{
+		Name:  "directories of layers below that an image's layers need to know the overlay's marks of",
+		Limit: 500_000, Beyond: refused, Advice: "build it of fewer layers, or with fewer directories that replace others",
+	})
 	LayerTarget = define(Budget{
 		Name: "length of a path in a layer with the targets of its symlinks", Unit: Bytes, Limit: 16 << 10,
 		Beyond: refused, Advice: kernels,

@@ -66,15 +66,6 @@ func (d *Disk) RecordPath(id string) string {
 
 func (d *Disk) LayerRecordPath(id string) string { return d.Path(LayersDir, id, "layer") }
 
-// TopmostFirst are the trees of layers, which are given the lowest first, as an overlay mount wants them.
-func (d *Disk) TopmostFirst(ids []string) []string {
-	var out []string
-	for i := len(ids) - 1; i >= 0; i-- {
-		out = append(out, d.LayerFS(ids[i]))
-	}
-	return out
-}
-
 // ToMakeRoom is what a person can do about a full image store.
 const ToMakeRoom = "remove images"
 

@@ -72,6 +72,8 @@ type LayerRecord struct {
 	Bytes  uint64        `json:"bytes"`
 	Inodes uint64        `json:"inodes"`
 	Opaque bool          `json:"opaque,omitempty"`
+	// Unmarked says that no directory of the layer has the overlay's opaque mark: those of earlier releases do not know.
+	Unmarked bool `json:"unmarked,omitempty"`
 	// TarSplit says that the layer has one: those of the first release have none.
 	TarSplit bool `json:"skeleton,omitempty"`
 	// Blob is what the layer was unpacked from, and BlobSize how large that is: those of earlier releases do not know.

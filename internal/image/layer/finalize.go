@@ -16,26 +16,23 @@ import (
 	"berth/internal/limit"
 )
 
-// Finalize finishes the layer in dir over the trees of the layers below, lowers, the topmost first; res is what Unpack
-// returned for it. It may be called once for a layer. After an error the caller removes dir. It returns soon after the
-// end of ctx.
+// Finalize finishes the layer in dir over the trees of the layers below, the topmost first, and closes them; res is
+// what Unpack returned for it. It may be called once for a layer. After an error the caller removes dir. It returns
+// soon after the end of ctx.
 //
 // Its cost grows with the implied directories, the directories that have whiteouts and the hard links to files below,
 // not with all files: it looks at a file only to move it. It appends lines to the manifest, and reads the manifest only
 // when directories have moved.
-func Finalize(ctx context.Context, dir string, res *Result, lowers []string) error {
+func Finalize(ctx context.Context, dir string, res *Result, lowers Trees) error {
 	if res.Independent() {
+		lowers.close()
 		return nil
 	}
-	trees, err := OpenTrees(lowers)
-	if err != nil {
-		return fmt.Errorf("finalize layer: %w", err)
-	}
-	lim := Limits{Entries: math.MaxInt32}
-	if err := FinalizeConfined(ctx, dir, res, trees); err != nil {
+	if err := FinalizeConfined(ctx, dir, res, lowers); err != nil {
 		return err
 	}
-	_, err = Grant(ctx, dir, lim)
+	granted, err := Grant(ctx, dir, Limits{Entries: math.MaxInt32})
+	res.Marked = res.Marked || granted.Marked
 	return err
 }
 
@@ -86,7 +83,7 @@ func newFinalizer(ctx context.Context, dir string, res *Result, lowers Trees) (_
 	}
 	s.old = &replacedFiles{dir: dir, sk: s.tarSplit, memory: res.memory, used: res.replaced}
 	s.grants = &grantList{dir: dir, memory: res.memory}
-	s.lower = &view{ctx: ctx, roots: lowers.Roots, opaque: lowers.Opaque, kept: lowers.Kept}
+	s.lower = &view{ctx: ctx, roots: lowers.Roots, opaque: marksOf(lowers).isOpaque, kept: lowers.Kept}
 	if s.own, err = unix.Open(filepath.Join(dir, FS), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
@@ -179,7 +176,10 @@ func (s *finalizer) visit(id nodeID, above merged) error {
 func (s *finalizer) covers(id nodeID, above merged) (at place, inside merged, err error) {
 	d := s.dirs.at(id)
 	if id == rootNode {
-		at, inside = rootPlace, s.lower.root()
+		if inside, err = s.lower.root(); err != nil {
+			return place{}, merged{}, err
+		}
+		at = rootPlace
 		at.exists = len(inside.trees) > 0
 	} else if at, inside, err = s.lower.child(above, string(s.dirs.nameOf(id))); err != nil {
 		return place{}, merged{}, err

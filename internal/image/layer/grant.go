@@ -15,23 +15,28 @@ import (
 
 // Grant does what the list of grants in dir asks for, which UnpackConfined or FinalizeConfined wrote, and removes the
 // list. It trusts the list no more than the layer itself: a path must stay beneath the layer's tree and lead through no
-// symlink, a device replaces a socket only, and only attributes that an image may have are set. It returns the number
-// of attributes that the file system does not support.
-func Grant(ctx context.Context, dir string, lim Limits) (unsupported int, err error) {
+// symlink, a device replaces a socket only, and only attributes that an image may have are set.
+func Grant(ctx context.Context, dir string, lim Limits) (Granted, error) {
 	name := filepath.Join(dir, GrantsFile)
 	if _, err := os.Lstat(name); errors.Is(err, os.ErrNotExist) {
-		return 0, nil
+		return Granted{}, nil
 	}
 	root, err := unix.Open(filepath.Join(dir, FS), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return 0, fmt.Errorf("grant: %w", err)
+		return Granted{}, fmt.Errorf("grant: %w", err)
 	}
 	defer unix.Close(root)
 	g := &granter{root: root, left: newQuota(limit.LayerGrants.At(grantsOf(lim)))}
 	if err := eachGrant(ctx, name, g.apply); err != nil {
-		return 0, fmt.Errorf("grant: %w", err)
+		return Granted{}, fmt.Errorf("grant: %w", err)
 	}
-	return g.unsupported, os.Remove(name)
+	return g.granted, os.Remove(name)
+}
+
+// Granted is the outcome of Grant.
+type Granted struct {
+	Unsupported int  // counts attributes that the file system does not support
+	Marked      bool // a directory got the overlay's opaque mark
 }
 
 // grantsOf is the number of lines that a list may have. Eight for each entry of the tar are enough for its attributes,
@@ -40,9 +45,9 @@ func grantsOf(lim Limits) int64 { return int64(lim.Entries) * 8 }
 
 // granter works through a list of grants.
 type granter struct {
-	root        int
-	left        *quota
-	unsupported int
+	root    int
+	left    *quota
+	granted Granted
 }
 
 func (g *granter) apply(x grant) error {
@@ -59,6 +64,7 @@ func (g *granter) apply(x grant) error {
 	defer at.close()
 	switch x.Kind {
 	case grantOpaque:
+		g.granted.Marked = true
 		err = markDir(at, opaqueXattr)
 	case grantImplied:
 		err = markDir(spot{g.root, "."}, impliedRoot)
@@ -97,7 +103,7 @@ func (g *granter) xattr(at spot, x grant) error {
 	}
 	err := setXattr(at.host(), x.Name, x.Value)
 	if unkept(err, "") {
-		g.unsupported++
+		g.granted.Unsupported++
 		return nil
 	}
 	return err

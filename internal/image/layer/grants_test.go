@@ -69,8 +69,8 @@ func TestGrants(t *testing.T) {
 	if IsOpaque(rootOf(t, fs), "d") {
 		t.Error("the directory is opaque already")
 	}
-	if lost, err := Grant(t.Context(), d, Limits{}); err != nil || lost != 0 {
-		t.Fatal(lost, err)
+	if got, err := Grant(t.Context(), d, Limits{}); err != nil || got.Unsupported != 0 || !got.Marked {
+		t.Fatal(got, err)
 	}
 	proven(t, d)
 	exact(t, d, data)

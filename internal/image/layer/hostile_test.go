@@ -146,7 +146,7 @@ func unpackStream(
 	if dirs, gone := res.dirs, res.gone; dirs != nil {
 		defer func() { looks = *dirs.looks + *gone.looks }()
 	}
-	return 0, Finalize(ctx, dir, res, lowers)
+	return 0, Finalize(ctx, dir, res, treesAt(t, lowers...))
 }
 
 // TestAttacks unpacks a tenth of each attack, in a process of its own, which must not need much more memory than it has

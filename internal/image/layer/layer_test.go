@@ -81,7 +81,7 @@ func stack(t testing.TB, layers ...[]item) []string {
 	var lowers, dirs []string
 	for _, items := range layers {
 		d, res := unpack(t, items...)
-		if err := Finalize(t.Context(), d, saved(t, d, res), lowers); err != nil {
+		if err := Finalize(t.Context(), d, saved(t, d, res), treesAt(t, lowers...)); err != nil {
 			t.Fatal(err)
 		}
 		proven(t, d)
@@ -449,7 +449,7 @@ func TestFinalizeRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			low, _ := unpack(t, c[0]...)
 			d, res := unpack(t, c[1]...)
-			if err := Finalize(t.Context(), d, res, []string{filepath.Join(low, FS)}); err == nil {
+			if err := Finalize(t.Context(), d, res, treesAt(t, filepath.Join(low, FS))); err == nil {
 				t.Error("finalized")
 			}
 		})
@@ -532,7 +532,7 @@ func FuzzUnpack(f *testing.F) {
 		res, err := Unpack(t.Context(), bytes.NewReader(data), d, Limits{Bytes: 1 << 20, Entries: 100})
 		if err == nil {
 			exact(t, d, data)
-			err = Finalize(t.Context(), d, res, nil)
+			err = Finalize(t.Context(), d, res, Trees{})
 		}
 		if err == nil {
 			proven(t, d)

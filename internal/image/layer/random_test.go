@@ -63,7 +63,7 @@ func TestRandomLayers(t *testing.T) {
 				continue
 			}
 			exact(t, d, data)
-			if err := Finalize(t.Context(), d, res, lowers); err != nil {
+			if err := Finalize(t.Context(), d, res, treesAt(t, lowers...)); err != nil {
 				continue
 			}
 			finalized++

@@ -89,7 +89,7 @@ func TestTarComesBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			exact(t, d, data)
-			if err := Finalize(t.Context(), d, res, nil); err != nil {
+			if err := Finalize(t.Context(), d, res, Trees{}); err != nil {
 				t.Fatal(err)
 			}
 			proven(t, d)
@@ -146,7 +146,7 @@ func TestTarComesBackWhenFinalized(t *testing.T) {
 			low, _ := unpack(t, below...)
 			d, res := unpack(t, items...)
 			exact(t, d, archive(t, items...))
-			if err := Finalize(t.Context(), d, res, []string{filepath.Join(low, FS)}); err != nil {
+			if err := Finalize(t.Context(), d, res, treesAt(t, filepath.Join(low, FS))); err != nil {
 				t.Fatal(err)
 			}
 			proven(t, d)

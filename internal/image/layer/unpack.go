@@ -24,6 +24,8 @@ type Result struct {
 	Bytes, Inodes uint64
 	// Opaque reports whether the layer hides everything below it.
 	Opaque bool
+	// Marked reports whether a directory of the layer has the overlay's opaque mark.
+	Marked bool
 	// Unsupported counts extended attributes that the file system does not support.
 	Unsupported int
 
@@ -54,8 +56,8 @@ func Unpack(ctx context.Context, r io.Reader, dir string, lim Limits) (*Result, 
 	if err != nil {
 		return nil, err
 	}
-	lost, err := Grant(ctx, dir, lim)
-	res.Unsupported += lost
+	granted, err := Grant(ctx, dir, lim)
+	res.Unsupported, res.Marked = res.Unsupported+granted.Unsupported, granted.Marked
 	return res, err
 }
 

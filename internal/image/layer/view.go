@@ -16,29 +16,37 @@ type view struct {
 	roots []int // descriptors
 	deep  []openPath
 	looks int // counts look-ups; the context is checked at each 64th
-	// opaque reports whether a directory of a tree hides what is below it. If nil, the file system is asked.
-	opaque func(tree int, path string) bool
+	// opaque reports whether a directory of a tree hides what is below it.
+	opaque func(tree int, path string) (bool, error)
 	kept   bool // close does not close the roots
+}
+
+// Lower is the tree of a layer below.
+type Lower struct {
+	Path string
+	// Unmarked says that no directory of the tree has the overlay's opaque mark, so that none needs to be looked at.
+	Unmarked bool
 }
 
 // Trees are the trees of the layers below, the topmost first.
 type Trees struct {
-	Roots []int // descriptors of the trees' roots
+	Roots    []int  // descriptors of the trees' roots
+	Unmarked []bool // as Lower has it
 	// Opaque reports whether the directory at a path of a tree hides what is below it. It is set in a process that may
 	// not read the overlay's mark itself; if nil, the mark is read.
-	Opaque func(tree int, path string) bool
+	Opaque func(tree int, path string) (bool, error)
 	Kept   bool // FinalizeConfined does not close the roots
 }
 
 // OpenTrees opens trees by their paths.
-func OpenTrees(paths []string) (t Trees, err error) {
-	for _, path := range paths {
-		fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+func OpenTrees(lowers []Lower) (t Trees, err error) {
+	for _, one := range lowers {
+		fd, err := unix.Open(one.Path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			t.close()
 			return Trees{}, err
 		}
-		t.Roots = append(t.Roots, fd)
+		t.Roots, t.Unmarked = append(t.Roots, fd), append(t.Unmarked, one.Unmarked)
 	}
 	return t, nil
 }
@@ -82,21 +90,13 @@ func (v *view) closeDeep() {
 // closes it by closeDeep, not by close, because both views share the roots.
 func (v *view) with(root int, hides func(path string) bool) *view {
 	both := &view{ctx: v.ctx, roots: append([]int{root}, v.roots...)}
-	both.opaque = func(tree int, path string) bool {
+	both.opaque = func(tree int, path string) (bool, error) {
 		if tree == 0 {
-			return hides(path)
+			return hides(path), nil
 		}
-		return v.isOpaque(tree-1, path)
+		return v.opaque(tree-1, path)
 	}
 	return both
-}
-
-// isOpaque reports whether a directory of one tree hides what is below it.
-func (v *view) isOpaque(tree int, path string) bool {
-	if v.opaque != nil {
-		return v.opaque(tree, path)
-	}
-	return IsOpaque(v.roots[tree], path)
 }
 
 // spot returns a file of one tree as a descriptor and a path: from the tree's root, or from its directory if the path
@@ -154,15 +154,18 @@ type merged struct {
 
 var rootPlace = place{path: ".", exists: true, stat: unix.Stat_t{Mode: unix.S_IFDIR}}
 
-func (v *view) root() merged {
+func (v *view) root() (merged, error) {
 	d := merged{path: "."}
 	for i := range v.roots {
 		d.trees = append(d.trees, i)
-		if v.isOpaque(i, ".") {
-			break
+		if i == len(v.roots)-1 {
+			break // there is nothing below it to hide
+		}
+		if hides, err := v.opaque(i, "."); hides || err != nil {
+			return d, err
 		}
 	}
-	return d
+	return d, nil
 }
 
 // child looks up one name in a directory of the view.
@@ -172,7 +175,7 @@ func (v *view) child(d merged, name string) (place, merged, error) {
 	}
 	full := join(d.path, name)
 	found, sub := place{path: full}, merged{path: full}
-	for _, i := range d.trees {
+	for n, i := range d.trees {
 		if v.looks++; v.looks%64 == 0 {
 			if err := v.ctx.Err(); err != nil {
 				return place{}, merged{}, err
@@ -201,7 +204,14 @@ func (v *view) child(d merged, name string) (place, merged, error) {
 			break
 		}
 		sub.trees = append(sub.trees, i)
-		if v.isOpaque(i, full) {
+		if n == len(d.trees)-1 {
+			break // there is nothing below it to hide
+		}
+		hides, err := v.opaque(i, full)
+		if err != nil {
+			return place{}, merged{}, err
+		}
+		if hides {
 			break
 		}
 	}
@@ -211,7 +221,11 @@ func (v *view) child(d merged, name string) (place, merged, error) {
 // resolve looks up a path and follows symlinks as a process whose root is the view would; a symlink at the end only if
 // follow is set. For a missing file it returns the path that the file would have.
 func (v *view) resolve(p string, follow bool) (place, error) {
-	stack, walk := []merged{v.root()}, newSteps(p)
+	root, err := v.root()
+	if err != nil {
+		return place{}, err
+	}
+	stack, walk := []merged{root}, newSteps(p)
 	last := rootPlace
 	for {
 		c, err := walk.next(v.ctx)
@@ -261,16 +275,4 @@ func missing(p string, todo string) string {
 		return "."
 	}
 	return full[1:]
-}
-
-// IsOpaque reports whether the directory at a path below root has the overlay's opaque mark. It follows no symlinks.
-func IsOpaque(root int, path string) bool {
-	fd, err := openOwnDir(root, path)
-	if err != nil {
-		return false
-	}
-	defer unix.Close(fd)
-	var mark [2]byte
-	n, err := unix.Fgetxattr(fd, opaqueXattr, mark[:])
-	return err == nil && string(mark[:n]) == "y"
 }

@@ -57,7 +57,7 @@ func serve(job Job, c *control) error {
 			return nil
 		}
 		if err == nil {
-			err = w.enter(fds)
+			err = w.enter(job, fds)
 		}
 	}
 }
@@ -66,9 +66,10 @@ func printError(text string) { _, _ = unix.Write(errorsFD, []byte(text+"\n")) }
 
 // worker does one job after the other.
 type worker struct {
-	control *control
-	blob    int   // descriptor of the blob
-	trees   []int // of the layers below, the topmost first
+	control  *control
+	blob     int   // descriptor of the blob
+	trees    []int // of the layers below, the topmost first
+	unmarked []bool
 }
 
 // begin confines the process, for the first job and all that follow.
@@ -82,14 +83,16 @@ func begin(job Job, c *control) (*worker, error) {
 	for i := range job.Lowers {
 		w.trees = append(w.trees, lowersFD+i)
 	}
+	w.unmarked = job.unmarkedTrees()
 	return w, nil
 }
 
 // enter makes the directory of another layer the root. The process has no descriptor that leads out of it but those of
 // trees, which are roots of mounts themselves.
-func (w *worker) enter(fds []int) error {
+func (w *worker) enter(job Job, fds []int) error {
 	w.blob = fds[0]
 	w.trees = append(slices.Clone(fds[2:]), w.trees...)
+	w.unmarked = append(job.unmarkedTrees(), w.unmarked...)
 	if err := unix.Fchdir(fds[1]); err != nil {
 		return fmt.Errorf("enter the layer's directory: %w", err)
 	}
@@ -97,6 +100,11 @@ func (w *worker) enter(fds []int) error {
 		return fmt.Errorf("make the layer's directory the root: %w", err)
 	}
 	return unix.Close(fds[1])
+}
+
+// unmarkedTrees says of each tree that comes with the job whether it is known to have no opaque directory.
+func (j Job) unmarkedTrees() []bool {
+	return append(j.Unmarked, make([]bool, j.Lowers)...)[:j.Lowers:j.Lowers]
 }
 
 func (w *worker) do(job Job) (*Answer, error) {
@@ -176,12 +184,9 @@ func (w *worker) finalize(job Job) (*Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	trees := layer.Trees{Roots: w.trees, Opaque: w.control.opaque, Kept: true}
+	trees := layer.Trees{Roots: w.trees, Unmarked: w.unmarked, Opaque: w.control.opaque, Kept: true}
 	if err := layer.FinalizeConfined(ctx, "/", res, trees); err != nil {
 		return nil, err
-	}
-	if err := w.control.err; err != nil {
-		return nil, fmt.Errorf("ask the daemon: %w", err)
 	}
 	return &Answer{Result: res}, nil
 }
@@ -205,10 +210,7 @@ func (r fdReader) Read(p []byte) (int, error) {
 }
 
 // control talks to the daemon.
-type control struct {
-	fd  int
-	err error // of a question that could not be asked
-}
+type control struct{ fd int }
 
 // answer says how a job went.
 func (c *control) answer(m Message) error {
@@ -277,10 +279,10 @@ func (c *control) window(memory int64) func(size int64) error {
 	}
 }
 
-func (c *control) opaque(tree int, path string) bool {
+func (c *control) opaque(tree int, path string) (bool, error) {
 	answer, err := c.ask(Message{Opaque: &Place{tree, []byte(path)}})
-	if err != nil && c.err == nil {
-		c.err = err
+	if err != nil {
+		return false, fmt.Errorf("ask the daemon: %w", err)
 	}
-	return answer == answerYes
+	return answer == answerYes, nil
 }

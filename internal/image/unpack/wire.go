@@ -25,9 +25,11 @@ const (
 // Job says what a process is to do. The first one is its one argument, as JSON; those that follow come by the socket,
 // each with its descriptors: the blob, the layer's directory, and trees on top of those that the process has.
 type Job struct {
-	Finalize  bool   `json:"settle,omitempty"`
-	Lowers    int    `json:"lowers,omitempty"` // trees of layers below that come with the job
-	More      bool   `json:"more,omitempty"`   // others may follow: each directory and tree is a mount of its own
+	Finalize bool `json:"settle,omitempty"`
+	Lowers   int  `json:"lowers,omitempty"` // trees of layers below that come with the job
+	// Unmarked has, for each of these trees, whether no directory of it is opaque.
+	Unmarked  []bool `json:"unmarked,omitempty"`
+	More      bool   `json:"more,omitempty"` // others may follow: each directory and tree is a mount of its own
 	Algorithm string `json:"algorithm,omitempty"`
 	// Mark is how many bytes are behind a tar that a program has inflated already; 0 for a blob as it was fetched.
 	Mark int `json:"mark,omitempty"`
