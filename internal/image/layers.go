@@ -339,6 +339,12 @@ func (s *pipeline) ingest(ctx context.Context, w layerRequest, src source, tell 
 		}
 		return err
 	})
+	if fail.As[*hungError](err) {
+		s.logger.Error("a layer is given up, and its directory is removed when the disk goes on", "layer", w.desc.Digest,
+			"error", err)
+		go discard()
+		return nil, err
+	}
 	if err != nil {
 		discard()
 		return nil, err
@@ -391,6 +397,9 @@ func (s *pipeline) transfer(
 // blame returns the cause of a failure to unpack a layer. If the blob is not the promised one, that is the cause,
 // because its content means nothing then. A full disk, a lost registry and the caller's end are causes by themselves.
 func blame(ctx context.Context, blob *blobReader, err error) error {
+	if fail.As[*hungError](err) {
+		return err
+	}
 	if blob.rest.gaveUp() {
 		return unproven(err)
 	}

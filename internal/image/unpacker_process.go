@@ -353,7 +353,8 @@ var errSilent = errors.New("no answer")
 func (p *unpacker) listen(ctx context.Context) (*unpack.Answer, error) {
 	for buf := unpack.MessageBuffer(); ; {
 		m, err := unpack.Receive(p.control, buf)
-		if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, os.ErrClosed) {
+		if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, os.ErrClosed) ||
+			errors.Is(err, os.ErrDeadlineExceeded) {
 			return nil, errSilent
 		}
 		if err != nil {
@@ -398,11 +399,16 @@ func (p *unpacker) lend(ctx context.Context, size int64) error {
 	return unpack.Widen(p.process.Pid, p.job.Memory, p.window)
 }
 
-// kill kills the process. It may have ended before.
+// kill kills the process. It may have ended before. Nobody waits for it to read or write any more: a process that hangs
+// in the kernel does neither, and keeps its files open.
 func (p *unpacker) kill() {
 	p.end.Do(func() {
 		p.ended.Store(true)
 		_ = p.process.Kill()
+		_ = p.control.SetReadDeadline(time.Now())
+		if p.blob != nil {
+			_ = p.blob.SetWriteDeadline(time.Now())
+		}
 	})
 }
 
@@ -411,6 +417,12 @@ const killTimeout = 10 * time.Second
 
 // exitTimeout is how long a process may take to end after it has closed its socket.
 const exitTimeout = 2 * time.Second
+
+// hungError is returned when a process was killed and did not end, because it hangs in the kernel. So may whoever
+// touches its directory.
+type hungError struct{ error }
+
+func (e *hungError) Unwrap() error { return e.error }
 
 // wait waits until the process has ended: until then it may write to its directory.
 func (p *unpacker) wait() (*os.ProcessState, error) {
@@ -433,7 +445,7 @@ func (p *unpacker) wait() (*os.ProcessState, error) {
 	}
 	text := fmt.Sprintf("the unpacker, process %d, does not die of SIGKILL: it hangs in the kernel (see /proc/%d/stack)",
 		p.process.Pid, p.process.Pid)
-	return nil, &UnpackerError{text, errdefs.ErrUnavailable}
+	return nil, &hungError{&UnpackerError{text, errdefs.ErrUnavailable}}
 }
 
 // died returns the error of a process that ended without an answer.

@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -261,6 +264,93 @@ func TestUnpackerLeavesAttributesOut(t *testing.T) {
 		t.Errorf("the large attribute: %v", err)
 	}
 	sound(t, s)
+}
+
+// TestUnpackerThatHangs has the disk hang while a process writes a large layer to it, and the pull be given up: neither
+// the fetch nor its slot waits for the disk, and the log says which process hangs. When the disk goes on, all is
+// cleared away.
+func TestUnpackerThatHangs(t *testing.T) {
+	t.Parallel()
+	if err := volume.SlowAvailable(); err != nil {
+		t.Skip(err)
+	}
+	root := t.TempDir()
+	slow, err := volume.MountSlow(t.TempDir(), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := slow.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	host := startRegistry(t, "")
+	push(t, host+"/app:v1", imageOf(t, noisy(t, "a", 8<<20)))
+	shut := make(chan struct{})
+	p := startProxy(t, host, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if strings.Contains(r.URL.Path, "/blobs/") && !strings.Contains(r.Header.Get("Accept"), "config") {
+			w = &stopping{ResponseWriter: w, after: 1 << 20, goOn: shut}
+		}
+		next.ServeHTTP(w, r)
+	})
+	var log safeLog
+	s := open(t, root, withCrew(testCrew()), func(cfg *Config) { cfg.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	over := make(chan error)
+	go func() {
+		_, err := s.Pull(ctx, PullRequest{Reference: p.host + "/app:v1"})
+		over <- err
+	}()
+	until(t, "the layer is unpacked", func() bool { return s.receives() > 1<<19 })
+	goOn := slow.Hang()
+	defer goOn()
+	close(shut)
+	until(t, "the process waits for the disk", func() bool { return slow.Waiting() > 0 })
+	last := s.receives()
+	until(t, "its pipe is full", func() bool {
+		time.Sleep(200 * time.Millisecond)
+		was := last
+		last = s.receives()
+		return was == last
+	})
+	cancel()
+	if err := <-over; !errors.Is(err, context.Canceled) {
+		t.Errorf("the pull ends with %v", err)
+	}
+	until(t, "the fetch has ended", func() bool {
+		s.pipeline.layers.mu.Lock()
+		defer s.pipeline.layers.mu.Unlock()
+		return len(s.pipeline.layers.tasks) == 0
+	})
+	if !strings.Contains(log.String(), "does not die of SIGKILL") {
+		t.Errorf("the log says %s", log.String())
+	}
+	goOn()
+	nothingInFlight(t, s)
+	pull(t, s, p.host+"/app:v1")
+	sound(t, s)
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// safeLog is a log that several goroutines write to.
+type safeLog struct {
+	mu   sync.Mutex // guards text
+	text strings.Builder
+}
+
+func (l *safeLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *safeLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 // TestUnpackersWithoutMounts unpacks as on a machine where no mount can be made for a process alone: a layer over
