@@ -42,6 +42,11 @@ func TestCompareLinks(t *testing.T) {
 	add("hard link to a device and a fifo",
 		layers{{aNode("n", tar.TypeChar, 1, 3), aLink("m", "n"), aNode("p", tar.TypeFifo, 0, 0), aLink("q", "p")}},
 		map[string]string{"m": "char 1:3", "q": "fifo"})
+	add("hard link to what replaced a device",
+		layers{{aNode("n", tar.TypeChar, 1, 3), aFile("n", "text"), aLink("m", "n"),
+			folder("d"), aNode("d/n", tar.TypeChar, 1, 3), aFile("d", "text"), folder("d"), aFile("d/n", "more"),
+			aLink("k", "d/n")}},
+		map[string]string{"m": "file text", "k": "file more"})
 	add("hard link to what the layer replaces", layers{base(), {aFile("d/a", "new"), aLink("h", "d/a")}},
 		map[string]string{"h": "file new", "d/a": "file new"})
 	add("hard link then its target replaced", layers{{aFile("a", "old"), aLink("h", "a"), aFile("a", "new")}},

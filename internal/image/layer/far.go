@@ -95,7 +95,7 @@ func (s *finalizer) linkOne(name, target string) error {
 	if err := unix.Linkat(s.own, from.path, s.own, name, 0); err != nil {
 		return err
 	}
-	if err := s.grants.linked(name, from.path, 0); err != nil {
+	if err := s.grants.linked(name, from.path, 0, s.res.gone); err != nil {
 		return err
 	}
 	s.noteIn(name)

@@ -66,10 +66,11 @@ func (l *grantList) device(at spot, path string, e entry, line int64) error {
 	return l.note(grant{Path: path, Kind: e.Type, Dev: e.Dev, Line: line})
 }
 
-// linked notes that path became a further name of first, in case first is a device that Grant has still to make.
-func (l *grantList) linked(path, first string, line int64) error {
+// linked notes that path became a further name of first, in case first is a device that Grant has still to make. gone
+// has the paths that the layer has replaced: first may be the name of a file by now.
+func (l *grantList) linked(path, first string, line int64, gone *goneTree) error {
 	g, waits := l.devices[first]
-	if !waits {
+	if !waits || g.Line > 0 && goneAfter(gone, first, g.Line) {
 		return nil
 	}
 	g.Path, g.First, g.Line = path, first, line

@@ -275,7 +275,7 @@ func (u *unpacker) link(target, base string, e *entry) error {
 	if err := unix.Linkat(u.root, e.Link, u.parent.fd, base, 0); err != nil {
 		return err
 	}
-	return u.grants.linked(e.Path, e.Link, u.man.lines+1)
+	return u.grants.linked(e.Path, e.Link, u.man.lines+1, u.res.gone)
 }
 
 func isWhiteout(st *unix.Stat_t) bool {
