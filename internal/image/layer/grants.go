@@ -54,7 +54,7 @@ func (l *grantList) add(g grant) error {
 		l.enc.SetEscapeHTML(false)
 	}
 	l.lines++
-	g.Path, g.First = quote(g.Path), quote(g.First)
+	g.Path, g.First, g.Name = quote(g.Path), quote(g.First), quote(g.Name)
 	return l.enc.Encode(g)
 }
 
@@ -90,7 +90,7 @@ func (l *grantList) note(g grant) error {
 
 // xattr notes an attribute if only a privileged process can set it, and reports whether it did.
 func (l *grantList) xattr(path, name string, value []byte, line int64) (noted bool, err error) {
-	if !strings.HasPrefix(name, "security.") || name == "security.capability" {
+	if !strings.HasPrefix(name, "security.") || name == capability {
 		return false, nil
 	}
 	return true, l.add(grant{Path: path, Kind: grantXattr, Name: name, Value: value, Line: line})
@@ -130,7 +130,7 @@ func eachGrant(ctx context.Context, name string, do func(grant) error) error {
 		if err := json.Unmarshal(raw, &g); err != nil {
 			return err
 		}
-		g.Path, g.First = unquote(g.Path), unquote(g.First)
+		g.Path, g.First, g.Name = unquote(g.Path), unquote(g.First), unquote(g.Name)
 		return do(g)
 	})
 }

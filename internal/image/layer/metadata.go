@@ -114,8 +114,28 @@ func (u *unpacker) keepXattr(to target, name string, value []byte, e *entry) err
 	if err != nil {
 		return err
 	}
+	if name == accessACL || name == defaultACL || name == capability {
+		return noteKept(to, name, e)
+	}
 	e.setXattr(name, value)
 	return nil
+}
+
+// noteKept notes an attribute as the kernel gives it back. It makes the mode of a file out of an access control list
+// that says no more, and keeps others, and capabilities, in a form of its own.
+func noteKept(to target, name string, e *entry) error {
+	value, err := to.xattr(name)
+	if err == nil {
+		e.setXattr(name, value)
+	} else if !errors.Is(err, unix.ENODATA) {
+		return fmt.Errorf("read %s: %w", name, err)
+	}
+	if name != accessACL {
+		return nil
+	}
+	st, err := to.stat()
+	e.Mode = st.Mode & 0o7777
+	return err
 }
 
 func (e *entry) setXattr(name string, value []byte) {
@@ -130,6 +150,9 @@ const (
 	accessACL  = "system.posix_acl_access"
 	defaultACL = "system.posix_acl_default"
 )
+
+// capability is the attribute with the capabilities of a program.
+const capability = "security.capability"
 
 // keepDefaultACL sets the default ACL of a directory, after the last file of the layer has been made in it.
 func (u *unpacker) keepDefaultACL(id nodeID, dirfd int, base string) error {

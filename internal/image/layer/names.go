@@ -33,15 +33,26 @@ func inside(name string) (string, error) {
 	return p, nil
 }
 
-// jsonSafe quotes the paths of an entry for JSON, which holds UTF-8 only, while a file name may have any bytes. A name
-// that is not UTF-8 is written as a Go string literal behind a NUL; no file name has a NUL, so unquote can tell.
-func jsonSafe(e entry) entry {
-	e.Path, e.Link = quote(e.Path), quote(e.Link)
-	return e
-}
+// jsonSafe quotes the names of an entry for JSON, which holds UTF-8 only, while the name of a file or of an attribute
+// may have any bytes. A name that is not UTF-8 is written as a Go string literal behind a NUL; no name has a NUL, so
+// unquote can tell.
+func jsonSafe(e entry) entry { return renamed(e, quote) }
 
-func jsonRaw(e entry) entry {
-	e.Path, e.Link = unquote(e.Path), unquote(e.Link)
+func jsonRaw(e entry) entry { return renamed(e, unquote) }
+
+func renamed(e entry, by func(string) string) entry {
+	e.Path, e.Link = by(e.Path), by(e.Link)
+	for name := range e.Xattrs {
+		if by(name) == name {
+			continue
+		}
+		other := make(map[string][]byte, len(e.Xattrs))
+		for name, value := range e.Xattrs {
+			other[by(name)] = value
+		}
+		e.Xattrs = other
+		break
+	}
 	return e
 }
 

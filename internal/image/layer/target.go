@@ -36,6 +36,23 @@ func (t target) setXattr(name string, value []byte) error {
 	return setXattr(procPath(t.fd, t.base), name, value)
 }
 
+// xattr reads an attribute.
+func (t target) xattr(name string) ([]byte, error) {
+	if t.base != "" {
+		return lgetxattr(procPath(t.fd, t.base), name)
+	}
+	return readXattr(func(buf []byte) (int, error) { return unix.Fgetxattr(t.fd, name, buf) })
+}
+
+func (t target) stat() (st unix.Stat_t, err error) {
+	if t.base == "" {
+		err = unix.Fstat(t.fd, &st)
+	} else {
+		err = unix.Fstatat(t.fd, t.base, &st, unix.AT_SYMLINK_NOFOLLOW)
+	}
+	return st, err
+}
+
 func (t target) setTimes(at time.Time) error {
 	if t.base != "" {
 		return setTimes(t.fd, t.base, at)

@@ -203,9 +203,14 @@ func typeOf(st *unix.Stat_t) string {
 }
 
 func lgetxattr(full, name string) ([]byte, error) {
+	return readXattr(func(buf []byte) (int, error) { return unix.Lgetxattr(full, name, buf) })
+}
+
+// readXattr reads an attribute by a function that returns ERANGE if it does not fit.
+func readXattr(get func(buf []byte) (int, error)) ([]byte, error) {
 	buf := make([]byte, 256)
 	for {
-		n, err := unix.Lgetxattr(full, name, buf)
+		n, err := get(buf)
 		if errors.Is(err, unix.ERANGE) && len(buf) < 128<<10 {
 			buf = make([]byte, 2*len(buf))
 			continue

@@ -56,6 +56,60 @@ func TestXattrThatTheFileSystemDoesNotKeep(t *testing.T) {
 	}
 }
 
+// TestXattrsAreNotedAsTheyAreKept unpacks attributes that the kernel gives back otherwise than they were set, and some
+// with names that are no UTF-8: what is noted of them is what is there.
+func TestXattrsAreNotedAsTheyAreKept(t *testing.T) {
+	at := t.TempDir()
+	volume.Mounted(t, at, volume.Ext4, 8)
+	at = filepath.Join(at, "layer")
+	if err := os.Mkdir(at, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	with := func(i item, attrs ...string) item {
+		i.PAXRecords, i.Format = map[string]string{}, tar.FormatPAX
+		for n := 0; n < len(attrs); n += 2 {
+			i.PAXRecords[paxXattr+attrs[n]] = attrs[n+1]
+		}
+		return i
+	}
+	none := "\xff\xff\xff\xff"
+	owner, group, others := "\x01\x00\x07\x00"+none, "\x04\x00\x05\x00"+none, "\x20\x00\x01\x00"+none
+	plain := "\x02\x00\x00\x00" + owner + group + others // says no more than a mode
+	user, mask := "\x02\x00\x06\x00\x07\x00\x00\x00", "\x10\x00\x06\x00"+none
+	more := "\x02\x00\x00\x00" + owner + user + group + mask + others
+	capable := "\x01\x00\x00\x03\x00\x04\x00\x00" + strings.Repeat("\x00", 16) // of the root user 0
+	tarball := archive(t,
+		with(file("plain", "text"), accessACL, plain),
+		with(file("more", "text"), accessACL, more),
+		with(file("capable", "text"), "security.capability", capable),
+		with(file("odd", "text"), "user.\xff", "one", "user.\xfe", "two", "security.\xff", "three"),
+		with(dir("d", 0o755), accessACL, plain, defaultACL, more, "user.\xff", "four"))
+	res, err := Unpack(t.Context(), strings.NewReader(string(tarball)), at, Limits{Entries: 100})
+	if err != nil || res.Unsupported != 0 {
+		t.Fatalf("%d attributes were left out, %v", res.Unsupported, err)
+	}
+	if err := Verify(t.Context(), at, func(path, problem string) { t.Errorf("%s: %s", path, problem) }); err != nil {
+		t.Error(err)
+	}
+	buf := make([]byte, 100)
+	for name, want := range map[string]string{"user.\xff": "one", "user.\xfe": "two", "security.\xff": "three"} {
+		n, err := unix.Getxattr(filepath.Join(at, FS, "odd"), name, buf)
+		if err != nil || string(buf[:n]) != want {
+			t.Errorf("%q has %q, %v", name, buf[:max(n, 0)], err)
+		}
+	}
+	if err := unix.Setxattr(filepath.Join(at, FS, "odd"), "user.\xff", []byte("changed"), 0); err != nil {
+		t.Fatal(err)
+	}
+	found := ""
+	if err := Verify(t.Context(), at, func(path, problem string) { found += path + ": " + problem }); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(found, "odd: ") {
+		t.Errorf("a changed attribute is not found: %q", found)
+	}
+}
+
 // TestXattrOnAFullDisk tells a disk that is full from an attribute that is too large.
 func TestXattrOnAFullDisk(t *testing.T) {
 	at := blocksOf1K(t)
