@@ -390,7 +390,7 @@ func (s imageSource) Use(asked *runtimeapi.ImageSpec) (bundle.Image, func(), err
 func (n *node) specHost() spec.Host {
 	f := n.facts
 	return spec.Host{
-		KernelVersion: f.Kernel, Arch: f.Arch, CgroupV2: f.Cgroup == host.CgroupV2, CgroupMountOptions: f.CgroupMountOptions,
+		KernelVersion: f.Kernel, Arch: f.Arch, CgroupV2: f.Cgroup == host.CgroupV2,
 		SwapAccounting: f.SwapAccounting, HugepageSizes: f.HugepageSizes, BoundingCaps: f.BoundingCaps,
 		HasResource: f.HasResource,
 		OOMScoreAdj: f.OOMScoreAdj, Rlimits: f.Rlimits, SELinux: n.confinement.labels != nil,

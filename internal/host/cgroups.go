@@ -61,13 +61,8 @@ func cgroups(f *Facts) error {
 		return err
 	}
 	for _, m := range mounts {
-		if m.v2 {
-			f.CgroupMountOptions = append(f.CgroupMountOptions, m.notable()...)
-		}
 		f.SwapAccounting = f.SwapAccounting || m.limitsSwap()
 	}
-	slices.Sort(f.CgroupMountOptions)
-	f.CgroupMountOptions = slices.Compact(f.CgroupMountOptions)
 	f.Controllers = controllers(f.Cgroup, mounts)
 	if slices.Contains(f.Controllers, "hugetlb") {
 		f.HugepageSizes, err = hugepageSizes("/sys/kernel/mm/hugepages")
@@ -137,17 +132,6 @@ func cgroupMounts() ([]cgroupMount, error) {
 		}
 	}
 	return mounts, nil
-}
-
-// notable are the mount options that change what a limit means.
-func (m cgroupMount) notable() []string {
-	var out []string
-	for _, o := range m.options {
-		if o == "nsdelegate" || o == "memory_recursiveprot" {
-			out = append(out, o)
-		}
-	}
-	return out
 }
 
 func (m cgroupMount) controllers() []string {

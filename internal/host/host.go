@@ -24,12 +24,11 @@ type Facts struct {
 	Hostname string
 	Systemd  bool // systemd is this machine's init
 
-	Cgroup             CgroupMode
-	CgroupDriver       string   // SystemdDriver or CgroupfsDriver: the one in force, see ChooseDriver
-	CgroupMountOptions []string // nsdelegate, memory_recursiveprot: what the host's own cgroup2 mount has of them
-	Controllers        []string // the cgroup controllers that can be used, sorted
-	SwapAccounting     bool     // the memory controller limits swap
-	HugepageSizes      []string // that the hugetlb controller limits ("2MB"); empty without that controller
+	Cgroup         CgroupMode
+	CgroupDriver   string   // SystemdDriver or CgroupfsDriver: the one in force, see ChooseDriver
+	Controllers    []string // the cgroup controllers that can be used, sorted
+	SwapAccounting bool     // the memory controller limits swap
+	HugepageSizes  []string // that the hugetlb controller limits ("2MB"); empty without that controller
 
 	LSMs             []string // the active security modules; empty also where securityfs is not mounted
 	AppArmor         bool     // the kernel enforces AppArmor

@@ -167,7 +167,7 @@ func testInput(t *testing.T, in sections) Input {
 		Host: Host{
 			KernelVersion: "6.12.1", Arch: "amd64", CgroupV2: true, SwapAccounting: true,
 			Seccomp: true, DefaultSeccomp: testSeccomp,
-			CgroupMountOptions: []string{"nsdelegate"}, BoundingCaps: slices.Clone(knownCaps), HasResource: true,
+			BoundingCaps: slices.Clone(knownCaps), HasResource: true,
 			HugepageSizes: []string{"2MB"},
 		},
 		Paths: Paths{

@@ -59,12 +59,10 @@ type Input struct {
 
 // Host is what the machine and the daemon can do. It is probed once and never changes while the daemon lives.
 type Host struct {
-	KernelVersion string // as uname -r says it
-	Arch          string // as Go names it; empty is this build's
-	CgroupV2      bool   // the unified hierarchy alone; false on v1 and on hybrid
-	// nsdelegate, memory_recursiveprot: what the host's own cgroup2 mount has of them
-	CgroupMountOptions []string
-	SwapAccounting     bool // the memory controller limits swap
+	KernelVersion  string // as uname -r says it
+	Arch           string // as Go names it; empty is this build's
+	CgroupV2       bool   // the unified hierarchy alone; false on v1 and on hybrid
+	SwapAccounting bool   // the memory controller limits swap
 	// sizes the hugetlb controller limits ("2MB"); empty when there is no such controller
 	HugepageSizes []string
 	BoundingCaps  []string            // the capabilities the daemon has ("CAP_CHOWN")

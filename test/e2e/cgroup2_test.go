@@ -369,3 +369,37 @@ func TestSystemdRestarts(t *testing.T) {
 		}
 	})
 }
+
+// TestPrivilegedKeepsTheHierarchysOptions has a privileged container see the host's cgroups. The options of their
+// hierarchy, which are the whole machine's, stay as they are.
+func TestPrivilegedKeepsTheHierarchysOptions(t *testing.T) {
+	onV2(t)
+	each(t, func(r rig) {
+		before := hierarchyOptions(r)
+		if !strings.Contains(before, "nsdelegate") {
+			r.Fatalf("the hierarchy is mounted %q before, without what could be lost", before)
+		}
+		p := r.pod(func(c *v1.PodSandboxConfig) { c.Linux.SecurityContext.Privileged = true })
+		c := p.start(busybox("main", "sleep 1000", privileged))
+		got := c.exec("sh", "-c", "cd /sys/fs/cgroup && mkdir berth-own-$$ && cat berth-own-$$/cgroup.type; "+
+			"rmdir berth-own-*; grep -c ' /sys/fs/cgroup cgroup2 rw,nosuid,nodev,noexec,relatime' /proc/mounts")
+		r.wantText("the cgroups of the host, writable", got, "domain\n1")
+		if after := hierarchyOptions(r); after != before {
+			r.Errorf("the hierarchy was mounted %q before, and is %q now", before, after)
+		}
+	})
+}
+
+// hierarchyOptions are those of the file system at /sys/fs/cgroup.
+func hierarchyOptions(r rig) string {
+	r.Helper()
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	r.ok(err)
+	for line := range strings.Lines(string(text)) {
+		if head, tail, _ := strings.Cut(line, " - "); strings.Contains(head, " /sys/fs/cgroup ") {
+			return strings.Fields(tail)[2]
+		}
+	}
+	r.Fatal("nothing is mounted at /sys/fs/cgroup")
+	return ""
+}

@@ -108,7 +108,7 @@ func deepest(groups string) string {
 	return longest
 }
 
-type mountLine struct{ point, fsType, source string }
+type mountLine struct{ point, fsType, source, options string } // options are those of the file system
 
 func readMounts() ([]mountLine, error) {
 	data, err := os.ReadFile("/proc/thread-self/mountinfo")
@@ -119,8 +119,8 @@ func readMounts() ([]mountLine, error) {
 	for _, line := range strings.Split(strings.TrimSpace(string(data)), "\n") {
 		head, tail, _ := strings.Cut(line, " - ")
 		h, f := strings.Fields(head), strings.Fields(tail)
-		if len(h) >= 5 && len(f) >= 2 {
-			list = append(list, mountLine{h[4], f[0], f[1]})
+		if len(h) >= 5 && len(f) >= 3 {
+			list = append(list, mountLine{h[4], f[0], f[1], f[2]})
 		}
 	}
 	return list, nil
@@ -191,6 +191,12 @@ func cgroups(s Snapshot) error {
 	for _, m := range list {
 		if m.fsType == "cgroup" || m.fsType == "cgroup2" {
 			addDirs(s, m.point)
+		}
+		for _, o := range strings.Split(m.options, ",") {
+			// A new mount that does not name them takes them from the whole machine.
+			if m.fsType == "cgroup2" && (o == "nsdelegate" || o == "memory_recursiveprot") {
+				s.add(Cgroup, m.point+" with "+o, "")
+			}
 		}
 	}
 	return nil

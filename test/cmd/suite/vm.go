@@ -63,7 +63,7 @@ var vmSubset = []string{
 	"Units", "UnifiedResources", "WeightAndSwap", "Resources", "UpdateContainerResources", "UpdatesAreExact",
 	"LimitBelowTheCache", "ResourcesOutliveTheDaemon",
 	"CgroupParent.*", "Devices",
-	"CgroupWritable", "CgroupNames.*", "ContainerNestsCgroups", "FrozenContainer",
+	"CgroupWritable", "CgroupNames.*", "ContainerNestsCgroups", "FrozenContainer", "PrivilegedKeeps.*",
 	"OutOfMemory.*", "ExecTimeout", "StopKillsTheWholeContainer", "PodAfterTheMonitorsScopeWasStopped", "SystemdRestarts",
 	// What is read from them.
 	"StatsOfProcessorTime", "StatsOfMemory", "StatsOfPressure", "StatsOfPods", "Metrics", "RuntimeConfig",
