@@ -67,6 +67,9 @@ func (c Container) Request(ctx context.Context, img Images, adjust Adjust) (req 
 	if err := spec.CheckPaths(sp); err != nil { // again, too
 		return req, sandbox.Invalid(err)
 	}
+	if err := spec.PutCgroups(sp, in); err != nil { // again: adjust may have changed the namespaces
+		return req, err
+	}
 	if err := c.b.confine(ctx, sp); err != nil {
 		return req, err
 	}

@@ -2,6 +2,7 @@ package spec
 
 import (
 	"errors"
+	"reflect"
 	"slices"
 
 	"github.com/containerd/errdefs"
@@ -36,6 +37,42 @@ func (b *build) delegation() error {
 		return errors.New(has + ", and the container could raise its own limits by a cgroup namespace of its own making: " +
 			"give the pod a user namespace (hostUsers: false), or the container the seccomp profile RuntimeDefault " +
 			"without the capability SYS_ADMIN")
+	}
+	return nil
+}
+
+const cgroupRoot = "/sys/fs/cgroup"
+
+// cgroupMount shows a container its cgroups: in a new mount, or in the host's own.
+func cgroupMount(host bool, access string) specs.Mount {
+	m := specs.Mount{Destination: cgroupRoot, Type: "cgroup", Source: "cgroup",
+		Options: []string{"nosuid", "noexec", "nodev", "relatime", access}}
+	if host {
+		m.Type, m.Source, m.Options = "bind", cgroupRoot, append([]string{"rbind", "rprivate"}, m.Options...)
+	}
+	return m
+}
+
+// PutCgroups has the mount of the cgroups be the one for the cgroup namespace that the spec has, or has not. Build has
+// done so; NRI plugins may have changed the namespaces since.
+//
+// Without a namespace the cgroups are the host's, and on cgroup v2 a new mount of them sets the options of the whole
+// hierarchy anew (cgroup-v2.rst, Mounting). crun passes none, so that the node would lose nsdelegate and
+// memory_recursiveprot. The host's own mount is bound in its place, but for a sandbox that stands for the pod, which has
+// a kernel and cgroups of its own.
+func PutCgroups(s *specs.Spec, in Input) error {
+	host := in.Host.CgroupV2 && !in.Handler.Infra && !hasNamespace(s, specs.CgroupNamespace)
+	for i, m := range s.Mounts {
+		for _, access := range []string{"ro", "rw"} {
+			if !reflect.DeepEqual(m, cgroupMount(!host, access)) {
+				continue
+			}
+			if host && access == "rw" && !in.Container.GetLinux().GetSecurityContext().GetPrivileged() {
+				return fail.New(errdefs.ErrFailedPrecondition, "the runtime handler has cgroup_writable, and an NRI plugin has "+
+					"taken the cgroup namespace from the container, which could write to the cgroups of the whole node")
+			}
+			s.Mounts[i] = cgroupMount(host, access)
+		}
 	}
 	return nil
 }

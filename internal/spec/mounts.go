@@ -170,20 +170,11 @@ func (b *build) sysfs() specs.Mount {
 		Options: []string{"nosuid", "noexec", "nodev", b.kernelAccess()}}
 }
 
-// cgroupfs shows the cgroups that the container may see. Without a cgroup namespace these are the host's, and on cgroup
-// v2 it is the host's own mount: a new one would set the options of the whole hierarchy anew, and crun passes none, so
-// that the node would lose nsdelegate and memory_recursiveprot (cgroup-v2.rst, Mounting).
 func (b *build) cgroupfs() specs.Mount {
-	access := b.kernelAccess()
 	if b.writableCgroup() && b.hasNamespace(specs.CgroupNamespace) {
-		access = "rw" // the namespace shows the container its own cgroup and those below it
+		return cgroupMount(false, "rw") // the namespace shows the container its own cgroup and those below it
 	}
-	m := specs.Mount{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup",
-		Options: []string{"nosuid", "noexec", "nodev", "relatime", access}}
-	if b.Host.CgroupV2 && !b.hasNamespace(specs.CgroupNamespace) {
-		m.Type, m.Source, m.Options = "bind", m.Destination, append([]string{"rbind", "rprivate"}, m.Options...)
-	}
-	return m
+	return cgroupMount(false, b.kernelAccess())
 }
 
 func (b *build) kernelAccess() string {

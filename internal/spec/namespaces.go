@@ -3,6 +3,7 @@ package spec
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/proto"
@@ -38,13 +39,10 @@ func (b *build) addNamespace(kind specs.LinuxNamespaceType, path string) {
 	b.out.Linux.Namespaces = append(b.out.Linux.Namespaces, specs.LinuxNamespace{Type: kind, Path: path})
 }
 
-func (b *build) hasNamespace(kind specs.LinuxNamespaceType) bool {
-	for _, ns := range b.out.Linux.Namespaces {
-		if ns.Type == kind {
-			return true
-		}
-	}
-	return false
+func (b *build) hasNamespace(kind specs.LinuxNamespaceType) bool { return hasNamespace(b.out, kind) }
+
+func hasNamespace(s *specs.Spec, kind specs.LinuxNamespaceType) bool {
+	return slices.ContainsFunc(s.Linux.Namespaces, func(ns specs.LinuxNamespace) bool { return ns.Type == kind })
 }
 
 func (b *build) pidNamespace() error {

@@ -208,6 +208,9 @@ func Build(ctx context.Context, in Input) (*specs.Spec, []string, error) {
 	if err := b.underBase(); err != nil {
 		return nil, nil, err
 	}
+	if err := PutCgroups(b.out, in); err != nil {
+		return nil, nil, err
+	}
 	b.out.Version = LowestVersion(b.out)
 	return b.out, b.warnings, nil
 }
