@@ -68,8 +68,8 @@ func PutCgroups(s *specs.Spec, in Input) error {
 				continue
 			}
 			if host && access == "rw" && !in.Container.GetLinux().GetSecurityContext().GetPrivileged() {
-				return fail.New(errdefs.ErrFailedPrecondition, "the runtime handler has cgroup_writable, and an NRI plugin has "+
-					"taken the cgroup namespace from the container, which could write to the cgroups of the whole node")
+				return fail.New(errdefs.ErrFailedPrecondition, "the runtime handler has cgroup_writable, and an NRI plugin "+
+					"has taken the cgroup namespace from the container, which could write to the cgroups of the whole node")
 			}
 			s.Mounts[i] = cgroupMount(host, access)
 		}

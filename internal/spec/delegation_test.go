@@ -59,12 +59,14 @@ func TestCgroupsGoByTheNamespace(t *testing.T) {
 
 // TestCgroupsOfARequestStay has a request mount the host's cgroups itself.
 func TestCgroupsOfARequestStay(t *testing.T) {
-	in := testInput(t, sections{{"container", `{"linux":{"security_context":{"namespace_options":{"pid":"CONTAINER"}}}}`}})
+	in := testInput(t, sections{{"container",
+		`{"linux":{"security_context":{"namespace_options":{"pid":"CONTAINER"}}}}`}})
 	s, _, err := Build(t.Context(), in)
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := specs.Mount{Destination: "/sys/fs/cgroup", Type: "bind", Source: "/sys/fs/cgroup", Options: []string{"rbind", "ro"}}
+	own := specs.Mount{Destination: "/sys/fs/cgroup", Type: "bind", Source: "/sys/fs/cgroup",
+		Options: []string{"rbind", "ro"}}
 	for i, m := range s.Mounts {
 		if m.Destination == own.Destination {
 			s.Mounts[i] = own
