@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -288,15 +289,18 @@ func TestImportTakesTheLastOfAName(t *testing.T) {
 
 // halting gives the beginning of an archive, and the rest when it is told to.
 type halting struct {
-	begin io.Reader
-	goOn  chan struct{}
-	rest  io.Reader
+	begin  io.Reader
+	halted chan struct{} // closed when all of begin was given
+	goOn   chan struct{}
+	rest   io.Reader
+	once   sync.Once
 }
 
 func (h *halting) Read(p []byte) (int, error) {
 	if n, err := h.begin.Read(p); n > 0 || err != io.EOF {
 		return n, err
 	}
+	h.once.Do(func() { close(h.halted) })
 	<-h.goOn
 	return h.rest.Read(p)
 }
@@ -315,14 +319,15 @@ func TestSlowImportHoldsNoWindow(t *testing.T) {
 		}
 		return z
 	}, archive)
-	client := &halting{bytes.NewReader(packed[:1<<20]), make(chan struct{}), bytes.NewReader(packed[1<<20:])}
+	client := &halting{begin: bytes.NewReader(packed[:1<<20]), halted: make(chan struct{}), goOn: make(chan struct{}),
+		rest: bytes.NewReader(packed[1<<20:])}
 	s := open(t, t.TempDir())
 	imported := make(chan error)
 	go func() {
 		_, err := s.Import(t.Context(), client, nil)
 		imported <- err
 	}()
-	until(t, "the client stops", func() bool { return client.begin.(*bytes.Reader).Len() == 0 })
+	<-client.halted
 	ctx, cancel := context.WithTimeout(t.Context(), timeouts.For(time.Minute))
 	defer cancel()
 	if _, err := s.Pull(ctx, PullRequest{Reference: host + "/fast:v1"}); err != nil {

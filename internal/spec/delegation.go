@@ -58,8 +58,8 @@ func cgroupMount(host bool, access string) specs.Mount {
 //
 // Without a namespace the cgroups are the host's, and on cgroup v2 a new mount of them sets the options of the whole
 // hierarchy anew (cgroup-v2.rst, Mounting). crun passes none, so that the node would lose nsdelegate and
-// memory_recursiveprot. The host's own mount is bound in its place, but for a sandbox that stands for the pod, which has
-// a kernel and cgroups of its own.
+// memory_recursiveprot. The host's own mount is bound in its place, but for a sandbox that stands for the pod, which
+// has a kernel and cgroups of its own.
 func PutCgroups(s *specs.Spec, in Input) error {
 	host := in.Host.CgroupV2 && !in.Handler.Infra && !hasNamespace(s, specs.CgroupNamespace)
 	for i, m := range s.Mounts {
@@ -69,7 +69,8 @@ func PutCgroups(s *specs.Spec, in Input) error {
 			}
 			if host && access == "rw" && !in.Container.GetLinux().GetSecurityContext().GetPrivileged() {
 				return fail.New(errdefs.ErrFailedPrecondition, "the runtime handler has cgroup_writable, and an NRI plugin "+
-					"has taken the cgroup namespace from the container, which could write to the cgroups of the whole node")
+					"has taken the cgroup namespace from the container, which could write to the cgroups of the "+
+					"whole node")
 			}
 			s.Mounts[i] = cgroupMount(host, access)
 		}
