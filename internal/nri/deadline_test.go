@@ -17,7 +17,6 @@ import (
 
 	"github.com/containerd/nri/pkg/adaptation"
 	"github.com/containerd/nri/pkg/api"
-	nrilog "github.com/containerd/nri/pkg/log"
 	"github.com/containerd/nri/pkg/stub"
 
 	"berth/test/timeouts"
@@ -44,8 +43,8 @@ type joined struct {
 	took time.Duration
 }
 
-// quiet is done once: the logger of the adaptation is one for all, and is read without a lock.
-var quiet = sync.OnceFunc(func() { nrilog.Set(logger{slog.New(slog.DiscardHandler), &health{}}) })
+// quiet has the library say nothing.
+func quiet() { libraryLog.to(logger{slog.New(slog.DiscardHandler), &health{}}) }
 
 // run starts an adaptation with the options of p, which shows each plugin that joins a pod, with so many bytes of
 // annotations.

@@ -15,7 +15,6 @@ import (
 
 	"github.com/containerd/nri/pkg/adaptation"
 	"github.com/containerd/nri/pkg/api"
-	nrilog "github.com/containerd/nri/pkg/log"
 	nrigen "github.com/containerd/nri/pkg/runtime-tools/generate"
 	validator "github.com/containerd/nri/plugins/default-validator"
 	"github.com/containerd/ttrpc"
@@ -78,7 +77,7 @@ func New(cfg Config) *Plugins {
 func (p *Plugins) Start(pods *pod.Pods) error {
 	p.pods, p.messages = pods, messages{pods, pods.Sessions}
 	defer p.health.begin()()
-	nrilog.Set(logger{p.cfg.Log, &p.health})
+	libraryLog.to(logger{p.cfg.Log, &p.health})
 	adaptation.SetPluginRegistrationTimeout(p.cfg.RegistrationTimeout)
 	adaptation.SetPluginRequestTimeout(p.cfg.RequestTimeout)
 	err := p.openSocket()
@@ -403,33 +402,4 @@ func (p *Plugins) PodLimits(
 		Pod: p.messages.pod(r), OverheadLinuxResources: fromLimits(overhead), LinuxResources: fromLimits(resources),
 	})
 	return p.roll.blame(ctx, err)
-}
-
-// logger gives the daemon's log what the adaptation has to say. What it does as a matter of course is for those who
-// debug.
-type logger struct {
-	log    *slog.Logger
-	health *health
-}
-
-func (l logger) say(ctx context.Context, level slog.Level, format string, args []any) {
-	if l.log.Enabled(ctx, level) {
-		l.log.Log(ctx, level, "NRI: "+fmt.Sprintf(format, args...))
-	}
-	if level >= slog.LevelWarn {
-		l.health.note(fmt.Sprintf(format, args...))
-	}
-}
-
-func (l logger) Debugf(ctx context.Context, format string, args ...any) {
-	l.say(ctx, slog.LevelDebug, format, args)
-}
-func (l logger) Infof(ctx context.Context, format string, args ...any) {
-	l.say(ctx, slog.LevelDebug, format, args)
-}
-func (l logger) Warnf(ctx context.Context, format string, args ...any) {
-	l.say(ctx, slog.LevelWarn, format, args)
-}
-func (l logger) Errorf(ctx context.Context, format string, args ...any) {
-	l.say(ctx, slog.LevelError, format, args)
 }

@@ -51,20 +51,24 @@ func (c *channels) serve(r *http.Request, log *slog.Logger) (ctx context.Context
 	stop := context.AfterFunc(r.Context(), c.input.finish) // who waits for the command sees the end of the connection
 	go func() {
 		err := c.receive()
+		var did *breach
+		broken := errors.As(err, &did)
+		var told error
+		if broken { // before the command learns that its input has ended: it may end by that, which closes as usual
+			log.Warn("a session of a client is ended for what it has sent", "client", r.RemoteAddr, "error", err)
+			told = c.socket.sendClose(did.code, err.Error(), time.Now().Add(closeTime))
+		}
 		c.input.finish()
 		c.sizes.finish()
-		var did *breach
 		switch {
 		case errors.Is(err, errEnded):
 			c.received <- true
-		case errors.As(err, &did):
-			log.Warn("a session of a client is ended for what it has sent", "client", r.RemoteAddr, "error", err)
-			err := c.socket.sendClose(did.code, err.Error(), time.Now().Add(closeTime))
-			if err != nil {
+		case broken:
+			if told != nil {
 				_ = c.socket.Close()
 			}
 			cancel()
-			c.received <- err == nil
+			c.received <- told == nil
 		default:
 			_ = c.socket.Close()
 			c.input.awaitRead(inputTime)
