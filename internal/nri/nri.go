@@ -146,7 +146,7 @@ func (p *Plugins) options(pluginDir string) []adaptation.Option {
 		adaptation.WithPluginPath(pluginDir), adaptation.WithPluginConfigPath(p.cfg.ConfigDir),
 		adaptation.WithDisabledExternalConnections(), // placeSocket has its own listener
 		adaptation.WithMetrics(&p.roll),
-		adaptation.WithDefaultValidator(p.cfg.Validator),
+		withValidator(p.cfg, &p.roll),
 		adaptation.WithTTRPCOptions([]ttrpc.ClientOpts{bounded(extra)}, nil),
 	}
 }

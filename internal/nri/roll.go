@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/containerd/nri/pkg/adaptation"
+	"github.com/containerd/nri/pkg/api"
 	"google.golang.org/grpc/status"
 )
 
@@ -54,6 +55,19 @@ func (r *roll) RecordPluginInvocation(plugin, operation string, err error) {
 	r.last = append(r.last[max(0, len(r.last)-rememberedFailures+1):], failure{plugin, err})
 }
 
+// learn takes note of all plugins that take part, by name. One that has left by itself shows in nothing else.
+func (r *roll) learn(all []*api.PluginInstance) {
+	names := map[string]struct{}{}
+	for _, p := range all {
+		if name := p.GetIndex() + "-" + p.GetName(); name != validatorName {
+			names[name] = struct{}{}
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.names = names
+}
+
 // RecordPluginLatency does nothing.
 func (*roll) RecordPluginLatency(string, string, time.Duration) {}
 
@@ -64,8 +78,8 @@ func (*roll) RecordPluginAdjustments(string, string, *adaptation.ContainerAdjust
 // of Hold. It counts those that have left at the next event, so the number may be too high, and never too low.
 func (r *roll) UpdatePluginCount(n int) { r.count.Store(int64(n)) }
 
-// present is how many plugins there are, and their names where those that are known are as many: of a plugin that has
-// left by itself only the number is told.
+// present is how many plugins there are, and their names where those that are known are as many: where one has left by
+// itself only the number is told, until the validator is asked about a container.
 func (r *roll) present() (int, []string) {
 	n := int(max(0, r.count.Load()-r.own))
 	r.mu.Lock()

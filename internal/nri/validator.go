@@ -6,8 +6,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containerd/nri/pkg/adaptation"
+	"github.com/containerd/nri/pkg/adaptation/builtin"
 	"github.com/containerd/nri/pkg/api"
 	validator "github.com/containerd/nri/plugins/default-validator"
+	library "github.com/containerd/nri/plugins/default-validator/builtin"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/sandbox"
@@ -18,6 +21,23 @@ const validatorName = "00-default-validator"
 
 // validates reports whether containers are judged before they are made.
 func (c Config) validates() bool { return c.Validator != nil && c.Validator.Enable }
+
+// withValidator has the adaptation ask the library's validator, if it is enabled. What the validator is asked lists the
+// plugins that take part, so the roll takes note of it.
+func withValidator(c Config, r *roll) adaptation.Option {
+	var plugins []*builtin.BuiltinPlugin
+	if v := library.GetDefaultValidator(c.Validator); v != nil {
+		judge := v.Handlers.ValidateContainerAdjustment
+		v.Handlers.ValidateContainerAdjustment = func(
+			ctx context.Context, req *api.ValidateContainerAdjustmentRequest,
+		) error {
+			r.learn(req.GetPlugins())
+			return judge(ctx, req)
+		}
+		plugins = append(plugins, v)
+	}
+	return adaptation.WithBuiltinPlugins(plugins...)
+}
 
 // unattended judges a container that no plugin is asked about. The adaptation has the validator among its plugins, so
 // that it judges all others: this is for a node whose NRI could not be had, where required plugins are not there.

@@ -74,6 +74,23 @@ func TestRequiredPlugins(t *testing.T) {
 		eventually(t, "no container is made without it again", func() bool { return create(t, p, nil) != nil })
 		refused(t, p, nil, "policy")
 	})
+	t.Run("it dies beside another", func(t *testing.T) {
+		p, w := openPlugins(t, required), &witness{}
+		takePart(t, p, "10", "policy", w)
+		takePart(t, p, "20", "other", &witness{})
+		if names := p.Status().Names; !slices.Equal(names, []string{"10-policy", "20-other"}) || problem(p) {
+			t.Errorf("with both: %+v", p.Status())
+		}
+		w.stub.Stop()
+		eventually(t, "no container is made without it", func() bool { return create(t, p, nil) != nil })
+		if names := p.Status().Names; !slices.Equal(names, []string{"20-other"}) || !problem(p) {
+			t.Errorf("with the other: %+v", p.Status())
+		}
+		takePart(t, p, "10", "policy", &witness{})
+		if err := create(t, p, nil); err != nil || problem(p) || len(p.Status().Names) != 2 {
+			t.Errorf("when it is back: %v, %+v", err, p.Status())
+		}
+	})
 	t.Run("NRI is off", func(t *testing.T) {
 		p := New(Config{})
 		required(&p.cfg)
