@@ -160,7 +160,7 @@ type NRI struct {
 // Validator says what plugins of NRI may change of containers, and which of them must take part.
 type Validator struct {
 	Enable          bool     // otherwise nothing is judged
-	RequiredPlugins []string // by their names without the index
+	RequiredPlugins []string // by their names, with or without the index
 	TolerateMissing string   // the annotation of pods that do without them; empty: none may
 
 	RejectHooks, RejectNamespaces, RejectSysctls                       bool

@@ -1,19 +1,11 @@
 package config
 
-import (
-	"fmt"
-	"regexp"
-)
+import "slices"
 
-// indexed is a name of a plugin with its index, as a program in nri.plugin_dir has it.
-var indexed = regexp.MustCompile(`^[0-9]{2}-`)
-
-// pluginNames are what a validator calls plugins.
-var pluginNames = optionalList.with("list of names without the index", func(names []string) string {
-	for _, name := range names {
-		if name == "" || indexed.MatchString(name) {
-			return fmt.Sprintf("%q is no name of a plugin: leave out its index", name)
-		}
+// pluginNames are what a validator calls plugins: balloons, and with the index 10-balloons.
+var pluginNames = optionalList.with("list of names", func(names []string) string {
+	if slices.Contains(names, "") {
+		return "an empty string is no name of a plugin"
 	}
 	return ""
 })
@@ -79,9 +71,9 @@ var nriKeys = []key[Config]{
 	{
 		name: "nri.validator.required_plugins", restart: true,
 		field:   of(func(c *Config) *[]string { return &c.NRI.Validator.RequiredPlugins }, pluginNames, nil),
-		comment: "Names, without the index, of plugins without which no container is made.",
-		meaning: "plugins without which no container is made, by their names without the index, such as " +
-			"`balloons`. Pods name " +
+		comment: "Names of plugins without which no container is made: \"balloons\", or \"10-balloons\".",
+		meaning: "plugins without which no container is made, by their names, such as `balloons`, or, with " +
+			"the index, `10-balloons`. Pods name " +
 			"more of them in the annotation `required-plugins.noderesource.dev`",
 	},
 	{

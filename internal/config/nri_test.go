@@ -29,14 +29,13 @@ func TestNRIEnabled(t *testing.T) {
 	}
 }
 
-// TestRequiredPlugins takes the names that validators compare with, which have no index: with another one no container
-// would be made, whatever takes part.
+// TestRequiredPlugins takes the names that validators compare with: with the index or without it, as containerd does.
 func TestRequiredPlugins(t *testing.T) {
 	const head = "[nri.validator]\nrequired_plugins = "
-	if c := load(t, head+`["balloons", "a-b"]`); len(c.NRI.Validator.RequiredPlugins) != 2 {
+	if c := load(t, head+`["balloons", "a-b", "10-policy"]`); len(c.NRI.Validator.RequiredPlugins) != 3 {
 		t.Errorf("%q", c.NRI.Validator.RequiredPlugins)
 	}
-	for _, bad := range []string{`["10-balloons"]`, `["a", ""]`, `"a"`} {
+	for _, bad := range []string{`["a", ""]`, `"a"`} {
 		path := write(t, map[string]string{"config.toml": head + bad + "\n"})
 		if _, err := Load(Flags{Path: path, PathSet: true}); err == nil ||
 			!strings.Contains(err.Error(), "nri.validator.required_plugins") {

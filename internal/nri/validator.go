@@ -62,7 +62,7 @@ func (c Config) missing(names []string) (all []string) {
 	for _, required := range c.Validator.RequiredPlugins {
 		if !slices.ContainsFunc(names, func(name string) bool {
 			_, base, _ := strings.Cut(name, "-")
-			return base == required
+			return name == required || base == required // as the validator compares
 		}) {
 			all = append(all, required)
 		}

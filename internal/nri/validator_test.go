@@ -91,6 +91,22 @@ func TestRequiredPlugins(t *testing.T) {
 			t.Errorf("when it is back: %v, %+v", err, p.Status())
 		}
 	})
+	t.Run("it is required with its index", func(t *testing.T) {
+		p := openPlugins(t, func(c *Config) {
+			required(c)
+			c.Validator.RequiredPlugins = []string{"10-policy"}
+		})
+		refused(t, p, nil, "10-policy")
+		takePart(t, p, "20", "policy", &witness{})
+		refused(t, p, nil, "10-policy")
+		if s := p.Status().Problems; len(s) != 1 || !strings.Contains(s[0], "plugin 10-policy") {
+			t.Errorf("with another index: %q", s)
+		}
+		takePart(t, p, "10", "policy", &witness{})
+		if err := create(t, p, nil); err != nil || len(p.Status().Problems) > 0 {
+			t.Errorf("with the plugin: %v, %+v", err, p.Status())
+		}
+	})
 	t.Run("NRI is off", func(t *testing.T) {
 		p := New(Config{})
 		required(&p.cfg)
