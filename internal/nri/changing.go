@@ -4,21 +4,21 @@ import (
 	"context"
 	"time"
 
-	"github.com/containerd/nri/pkg/api"
+	"berth/internal/pod"
+	"berth/internal/sandbox"
 )
 
-// changedAtOnce is how many containers are changed at the same time for a plugin that joins.
+// changedAtOnce is how many containers are changed at the same time.
 const changedAtOnce = 8
 
 // changeAll makes changes to many containers, several at once and those of one container in their order, and returns
 // how many containers have not all of theirs when the time is over. A change that hangs is left to end by itself.
 func changeAll(
-	ctx context.Context, within time.Duration, updates []*api.ContainerUpdate,
-	change func(context.Context, []*api.ContainerUpdate),
+	ctx context.Context, within time.Duration, changes []pod.Change, change func(context.Context, []pod.Change),
 ) (left int) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	all := byContainer(updates)
+	all := byContainer(changes)
 	left = len(all)
 	turns, done := make(chan struct{}, changedAtOnce), make(chan struct{}, len(all))
 	for _, of := range all {
@@ -44,17 +44,35 @@ func changeAll(
 	return 0
 }
 
-// byContainer sorts updates into those of each container, in the order in which these come first.
-func byContainer(updates []*api.ContainerUpdate) (all [][]*api.ContainerUpdate) {
-	at := map[string]int{}
-	for _, u := range updates {
-		i, known := at[u.GetContainerId()]
+// byContainer sorts changes into those of each container, in the order in which these come first.
+func byContainer(changes []pod.Change) (all [][]pod.Change) {
+	at := map[sandbox.ID]int{}
+	for _, ch := range changes {
+		i, known := at[ch.Container]
 		if !known {
 			i = len(all)
-			at[u.GetContainerId()] = i
+			at[ch.Container] = i
 			all = append(all, nil)
 		}
-		all[i] = append(all[i], u)
+		all[i] = append(all[i], ch)
 	}
 	return all
+}
+
+// changeLate makes what plugins want of others at events that were told late. It is called when nobody is kept waiting
+// but its caller, and has it wait no longer than for a plugin that joins.
+func (p *Plugins) changeLate(changes []pod.Change) {
+	if len(changes) == 0 {
+		return
+	}
+	if left := changeAll(context.Background(), p.cfg.SynchronizationTimeout, changes, p.change); left > 0 {
+		p.cfg.Log.Warn("NRI: what plugins want changed at ends that they were told of late is not all done in time",
+			"containers_left", left, "allowed", p.cfg.SynchronizationTimeout)
+	}
+}
+
+// apply makes what plugins want done to one container.
+func (p *Plugins) apply(ctx context.Context, of []pod.Change) {
+	defer p.survive("a change could not be made", "container", of[0].Container)
+	p.pods.Limiter.Apply(ctx, of)
 }

@@ -12,13 +12,16 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 
+	"berth/internal/pod"
 	"berth/test/timeouts"
 )
 
 // wanted are updates of as many containers.
 func wanted(containers int) (all []*api.ContainerUpdate) {
 	for i := range containers {
-		all = append(all, &api.ContainerUpdate{ContainerId: fmt.Sprint(i)})
+		u := &api.ContainerUpdate{ContainerId: fmt.Sprint(i)}
+		u.SetLinuxCPUShares(7)
+		all = append(all, u)
 	}
 	return all
 }
@@ -28,7 +31,7 @@ func wanted(containers int) (all []*api.ContainerUpdate) {
 func TestChangeAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
-		left := changeAll(t.Context(), time.Minute, wanted(40), func(context.Context, []*api.ContainerUpdate) {
+		left := changeAll(t.Context(), time.Minute, changes(wanted(40), nil), func(context.Context, []pod.Change) {
 			time.Sleep(time.Second)
 		})
 		if took := time.Since(begin); left != 0 || took != 5*time.Second {
@@ -37,21 +40,22 @@ func TestChangeAll(t *testing.T) {
 
 		var mu sync.Mutex
 		var order []string
-		all := append(wanted(3), &api.ContainerUpdate{ContainerId: "1", IgnoreFailure: true})
-		changeAll(t.Context(), time.Minute, all, func(_ context.Context, of []*api.ContainerUpdate) {
+		all := append(changes(wanted(3), nil), pod.Change{Container: "1", Evict: true})
+		changeAll(t.Context(), time.Minute, all, func(_ context.Context, of []pod.Change) {
 			mu.Lock()
 			defer mu.Unlock()
-			for _, u := range of {
-				order = append(order, fmt.Sprint(u.GetContainerId(), u.GetIgnoreFailure()))
+			for _, ch := range of {
+				order = append(order, fmt.Sprint(ch.Container, ch.Evict))
 			}
 		})
 		if i := slices.Index(order, "1false"); len(order) != 4 || i < 0 || order[i+1] != "1true" {
 			t.Errorf("in the order %q", order)
 		}
 
+		twenty := changes(wanted(20), nil)
 		begin = time.Now()
-		left = changeAll(t.Context(), 10*time.Second, wanted(20), func(_ context.Context, of []*api.ContainerUpdate) {
-			if strings.HasSuffix(of[0].GetContainerId(), "1") {
+		left = changeAll(t.Context(), 10*time.Second, twenty, func(_ context.Context, of []pod.Change) {
+			if strings.HasSuffix(string(of[0].Container), "1") {
 				time.Sleep(time.Hour) // it does not look at its context
 			}
 		})
@@ -59,7 +63,7 @@ func TestChangeAll(t *testing.T) {
 			t.Errorf("where two hang: %d left after %v", left, took)
 		}
 		begin = time.Now()
-		left = changeAll(t.Context(), 10*time.Second, wanted(20), func(ctx context.Context, _ []*api.ContainerUpdate) {
+		left = changeAll(t.Context(), 10*time.Second, twenty, func(ctx context.Context, _ []pod.Change) {
 			<-ctx.Done()
 		})
 		if took := time.Since(begin); left < 12 || took != 10*time.Second {
@@ -75,7 +79,7 @@ func TestNewPodsWaitForNoChanges(t *testing.T) {
 	p := openPlugins(t, func(c *Config) { c.SynchronizationTimeout = timeouts.For(time.Second) })
 	hang := make(chan struct{})
 	defer close(hang)
-	p.change = func(context.Context, []*api.ContainerUpdate) { <-hang }
+	p.change = func(context.Context, []pod.Change) { <-hang }
 	held, dropped := make(chan struct{}), make(chan struct{})
 	w := &witness{gone: dropped, joining: func() []*api.ContainerUpdate {
 		go func() {
@@ -94,5 +98,47 @@ func TestNewPodsWaitForNoChanges(t *testing.T) {
 	}
 	if got := p.Status().Plugins; got != 0 {
 		t.Errorf("%d plugins", got)
+	}
+}
+
+// TestNobodyWaitsForLateChanges has what a plugin wants of others at an end that was kept hang: other questions, and
+// plugins that join, do not wait for it, and who told of the end waits for no longer than a plugin may take to join.
+func TestNobodyWaitsForLateChanges(t *testing.T) {
+	p := openPlugins(t, func(c *Config) { c.SynchronizationTimeout = timeouts.For(3 * time.Second) })
+	begun, hang, told := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	defer close(hang)
+	p.change = func(context.Context, []pod.Change) {
+		close(begun)
+		<-hang
+	}
+	policy := &witness{freed: wanted(1)}
+	takePart(t, p, "10", "policy", policy)
+	r, c := life(t)
+	connect(t, p, "20", "late", &witness{joining: func() []*api.ContainerUpdate {
+		if _, err := p.Tell(context.Background(), pod.ContainerStop, r, c); err != nil {
+			t.Error(err)
+		}
+		go func() {
+			p.Hold()()
+			close(told)
+		}()
+		return nil
+	}})
+	within := time.After(timeouts.For(20 * time.Second))
+	select {
+	case <-begun:
+	case <-within:
+		t.Fatal("what the plugin wants is not done")
+	}
+	asked := time.Now()
+	p.Hold()()
+	takePart(t, p, "30", "next", &witness{})
+	if took := time.Since(asked); took > p.cfg.SynchronizationTimeout/2 {
+		t.Errorf("they waited for %v", took)
+	}
+	select {
+	case <-told:
+	case <-within:
+		t.Error("who told of the end waits for ever")
 	}
 }

@@ -22,7 +22,7 @@ type event struct {
 // that have joined already, and the new one would believe for ever what it was shown. All are told afterwards, in the
 // order in which it happened: what happens never waits for a plugin that joins.
 type joining struct {
-	tell func(event)
+	tell func(event) []pod.Change // returns what plugins want done to others
 
 	turn sync.Mutex // held while kept events are told; mu may be locked below it
 
@@ -48,27 +48,32 @@ func (j *joining) keep(e event) bool {
 	return j.open
 }
 
-// settle tells what was kept, and ends the keeping. The caller keeps plugins from joining meanwhile.
-func (j *joining) settle() {
+// settle tells what was kept, ends the keeping, and returns what plugins want done to others by that. The caller keeps
+// plugins from joining meanwhile.
+func (j *joining) settle() (changes []pod.Change) {
 	if !j.isOpen() {
-		return
+		return nil
 	}
 	j.turn.Lock()
 	defer j.turn.Unlock()
 	for {
 		e, ok := j.next()
 		if !ok {
-			return
+			return changes
 		}
-		j.tell(e)
+		changes = append(changes, j.tell(e)...)
 	}
 }
 
-// hold keeps plugins from joining until release is called. What has happened before is told before.
-func hold(a *adaptation.Adaptation, j *joining) (release func()) {
+// hold keeps plugins from joining until release is called. What has happened before is told before. What plugins want
+// done to others by that is done by release, when nothing is held any more.
+func (p *Plugins) hold(a *adaptation.Adaptation) (release func()) {
 	block := a.BlockPluginSync()
-	j.settle()
-	return block.Unblock
+	changes := p.joining.settle()
+	return func() {
+		block.Unblock()
+		p.changeLate(changes)
+	}
 }
 
 func (j *joining) isOpen() bool {
@@ -89,20 +94,22 @@ func (j *joining) next() (e event, ok bool) {
 	return e, true
 }
 
-// tellLate tells of an event that was kept. It is nobody's operation, so that a panic of the library ends here.
-func tellLate(p *Plugins, e event) {
-	defer func() {
-		if r := recover(); r != nil {
-			p.cfg.Log.Error("NRI: an event could not be told", "pod", e.r.ID, "panic", r, "stack", string(debug.Stack()))
-		}
-	}()
-	ctx := context.Background() // each plugin has its time to answer
-	changes, err := p.tellNow(ctx, e)
+// tellLate tells of an event that was kept, and returns what plugins want done to others.
+func (p *Plugins) tellLate(e event) []pod.Change {
+	defer p.survive("an event could not be told", "pod", e.r.ID)
+	changes, err := p.tellNow(context.Background(), e) // each plugin has its time to answer
 	if err != nil {
 		p.cfg.Log.Warn("a plugin failed to handle an event", "pod", e.r.ID, "error", err)
-		return
+		return nil
 	}
-	p.pods.Limiter.Apply(ctx, changes)
+	return changes
+}
+
+// survive ends a panic in what is nobody's operation. It is deferred.
+func (p *Plugins) survive(what, kind string, id sandbox.ID) {
+	if r := recover(); r != nil {
+		p.cfg.Log.Error("NRI: "+what, kind, id, "panic", r, "stack", string(debug.Stack()))
+	}
 }
 
 // tellNow tells all plugins that have joined.

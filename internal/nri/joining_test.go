@@ -26,6 +26,7 @@ import (
 type witness struct {
 	stub    stub.Stub
 	joining func() []*api.ContainerUpdate // called while it is shown what there is
+	freed   []*api.ContainerUpdate        // what it wants done to others when a container has ended
 	gone    chan struct{}                 // closed when it was disconnected; nil tells nobody
 
 	mu    sync.Mutex // guards notes
@@ -65,7 +66,7 @@ func (w *witness) StopContainer(
 	_ context.Context, _ *api.PodSandbox, c *api.Container,
 ) ([]*api.ContainerUpdate, error) {
 	w.note("stop %s %d", c.GetName(), c.GetExitCode())
-	return nil, nil
+	return w.freed, nil
 }
 func (w *witness) StopPodSandbox(_ context.Context, s *api.PodSandbox) error {
 	w.note("stop %s", s.GetName())

@@ -53,7 +53,7 @@ type Plugins struct {
 	roll     roll
 	health   health
 	joining  joining
-	change   func(context.Context, []*api.ContainerUpdate) // makes what plugins want done to one container
+	change   func(context.Context, []pod.Change) // makes what plugins want done to one container
 }
 
 // New makes Plugins. It starts nothing.
@@ -62,8 +62,7 @@ func New(cfg Config) *Plugins {
 	if cfg.validates() {
 		p.roll.own = 1
 	}
-	p.change = func(ctx context.Context, of []*api.ContainerUpdate) { _, _ = p.update(ctx, of) }
-	p.joining.tell = func(e event) { tellLate(p, e) }
+	p.change, p.joining.tell = p.apply, p.tellLate
 	return p
 }
 
@@ -191,12 +190,13 @@ func (p *Plugins) Close() {
 // not miss is asked between Hold and its release, when none can join, or kept until it has joined.
 func (p *Plugins) none() bool { return p.a == nil || p.roll.count.Load() == 0 }
 
-// Hold keeps plugins from joining until release is called. What has happened before is told before.
+// Hold keeps plugins from joining until release is called. What has happened before is told before. Release may have
+// to change other containers.
 func (p *Plugins) Hold() (release func()) {
 	if p.a == nil {
 		return func() {}
 	}
-	return hold(p.a, &p.joining)
+	return p.hold(p.a)
 }
 
 // synchronise shows a plugin that joins what there is, and does what it wants done. What happens from then on is told
@@ -205,7 +205,7 @@ func (p *Plugins) synchronise(ctx context.Context, show adaptation.SyncCB) error
 	p.joining.begin()
 	a := p.a
 	defer func() {
-		go func() { hold(a, &p.joining)() }()
+		go func() { p.hold(a)() }()
 	}()
 	records, in := p.pods.Known()
 	var pods []*api.PodSandbox
@@ -228,7 +228,7 @@ func (p *Plugins) synchronise(ctx context.Context, show adaptation.SyncCB) error
 	if err != nil {
 		return err
 	}
-	if left := changeAll(ctx, p.cfg.SynchronizationTimeout, updates, p.change); left > 0 {
+	if left := changeAll(ctx, p.cfg.SynchronizationTimeout, changes(updates, nil), p.change); left > 0 {
 		p.cfg.Log.Warn("NRI: what a plugin that joins wants changed is not all done in time, and new pods wait no longer",
 			"containers_left", left, "allowed", p.cfg.SynchronizationTimeout)
 		if !p.health.isStarting() { // a program of plugin_dir would not come again

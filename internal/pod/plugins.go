@@ -196,32 +196,44 @@ func (m *podPlan) dismiss(ctx context.Context) error {
 	return nil
 }
 
-// adjust lets plugins change the spec of a container that is about to be made, and records what of it the record tells.
+// adjust lets plugins change the spec of a container that is about to be made, and does what they want done to others.
 func (n *notifier) adjust(
 	ctx context.Context, l *container, r *sandbox.Record, c *sandbox.Container, sp *specs.Spec,
 ) error {
 	if n.plugins == nil || l.p.containers.get(c.ID) != l {
 		return nil
 	}
+	changes, err := n.adjusted(ctx, l, r, c, sp)
+	if err != nil {
+		return err
+	}
+	n.limiter.Apply(ctx, changes)
+	return nil
+}
+
+// adjusted asks plugins how they change the spec, and records what of it the record tells: a plugin that joins next is
+// shown it.
+func (n *notifier) adjusted(
+	ctx context.Context, l *container, r *sandbox.Record, c *sandbox.Container, sp *specs.Spec,
+) ([]Change, error) {
 	defer n.plugins.Hold()()
 	l.notified.begin()
 	before := copyLimits(sp.Linux.Resources)
 	changes, err := n.plugins.Adjust(ctx, r, c, sp)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	n.limiter.Apply(ctx, changes)
 	sp.Version = spec.LowestVersion(sp)
 	var limits sandbox.Resources
 	if after := sp.Linux.Resources; after != nil && !sameLimits(before, after) {
 		if limits, err = sandbox.NewResources(merge(c.Limits(), criLimits(after))); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if limits.Get() == nil && sp.Linux.CgroupsPath == c.Cgroup {
-		return nil
+		return changes, nil
 	}
-	return l.p.update(ctx, "container.adjusted", func(r *sandbox.Record) error {
+	return changes, l.p.update(ctx, "container.adjusted", func(r *sandbox.Record) error {
 		return r.Edit(c.ID, func(c *sandbox.Container) error {
 			c.Cgroup = sp.Linux.CgroupsPath
 			if limits.Get() != nil {

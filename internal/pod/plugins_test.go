@@ -169,7 +169,7 @@ func (h *holding) PodLimits(
 }
 func (h *holding) Adjust(context.Context, *sandbox.Record, *sandbox.Container, *specs.Spec) ([]Change, error) {
 	h.ask("a container", true)
-	return nil, nil
+	return h.change, nil
 }
 func (h *holding) Limits(
 	_ context.Context, _ *sandbox.Record, _ *sandbox.Container, want *runtimeapi.LinuxContainerResources,
@@ -182,10 +182,19 @@ func (h *holding) Limits(
 // that joins has joined, so that it is asked, too, and what happens does not.
 func TestOnlyQuestionsWaitForPluginsThatJoin(t *testing.T) {
 	b, h := open(t), &holding{t: t}
-	b.cfg.Plugins, b.cfg.Cgroups = h, &groups{Cgroups: b.cfg.Cgroups}
+	g := &groups{Cgroups: b.cfg.Cgroups, during: func() {
+		if h.holds.Load() != 0 {
+			t.Error("plugins that join wait for a change to a cgroup")
+		}
+	}}
+	b.cfg.Plugins, b.cfg.Cgroups = h, g
 	b.reopen(t)
 	pod, ctr := started(t, b)
 	some := &runtimeapi.LinuxContainerResources{CpuShares: 300}
+	h.change = []Change{{Container: ctr, Limits: some}}
+	if _, err := b.Create(t.Context(), pod, containerConfig("d")); err != nil || len(g.set) != 1 {
+		t.Errorf("a container for which another is changed: %v, %d changes", err, len(g.set))
+	}
 	for _, err := range []error{
 		b.Limiter.Container(t.Context(), ctr, some), b.Limiter.Pod(t.Context(), pod, nil, some),
 		b.Stop(t.Context(), pod), b.Remove(t.Context(), pod),
@@ -202,16 +211,20 @@ func TestOnlyQuestionsWaitForPluginsThatJoin(t *testing.T) {
 // groups are cgroups that note the limits that they are given.
 type groups struct {
 	Cgroups
-	set  []*specs.LinuxResources
-	was  limits.Was // of the last
-	fail error
-	back int // how often something was put back
+	set    []*specs.LinuxResources
+	was    limits.Was // of the last
+	fail   error
+	during func() // called by each change; nil does nothing
+	back   int    // how often something was put back
 }
 
 func (g *groups) SetLimits(
 	_ context.Context, _ string, was limits.Was, want *specs.LinuxResources,
 ) (func() error, error) {
 	g.was = was
+	if g.during != nil {
+		g.during()
+	}
 	if g.fail != nil && want.Pids == nil {
 		return nil, g.fail
 	}
