@@ -60,14 +60,23 @@ func byContainer(changes []pod.Change) (all [][]pod.Change) {
 }
 
 // changeLate makes what plugins want of others at events that were told late. It is called when nobody is kept waiting
-// but its caller, and has it wait no longer than for a plugin that joins.
-func (p *Plugins) changeLate(changes []pod.Change) {
+// but its caller, who waits no longer than for a plugin that joins, and not when ctx has ended.
+func (p *Plugins) changeLate(ctx context.Context, changes []pod.Change) {
 	if len(changes) == 0 {
 		return
 	}
-	if left := changeAll(context.Background(), p.cfg.SynchronizationTimeout, changes, p.change); left > 0 {
-		p.cfg.Log.Warn("NRI: what plugins want changed at ends that they were told of late is not all done in time",
-			"containers_left", left, "allowed", p.cfg.SynchronizationTimeout)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		within := p.cfg.SynchronizationTimeout
+		if left := changeAll(context.Background(), within, changes, p.change); left > 0 {
+			p.cfg.Log.Warn("NRI: what plugins want changed at ends that they were told of late is not all done in time",
+				"containers_left", left, "allowed", within)
+		}
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
 	}
 }
 

@@ -83,7 +83,7 @@ func TestNewPodsWaitForNoChanges(t *testing.T) {
 	held, dropped := make(chan struct{}), make(chan struct{})
 	w := &witness{gone: dropped, joining: func() []*api.ContainerUpdate {
 		go func() {
-			p.Hold()()
+			holdOff(t, p)()
 			close(held)
 		}()
 		return wanted(30)
@@ -119,7 +119,7 @@ func TestNobodyWaitsForLateChanges(t *testing.T) {
 			t.Error(err)
 		}
 		go func() {
-			p.Hold()()
+			holdOff(t, p)()
 			close(told)
 		}()
 		return nil
@@ -131,7 +131,7 @@ func TestNobodyWaitsForLateChanges(t *testing.T) {
 		t.Fatal("what the plugin wants is not done")
 	}
 	asked := time.Now()
-	p.Hold()()
+	holdOff(t, p)()
 	takePart(t, p, "30", "next", &witness{})
 	if took := time.Since(asked); took > p.cfg.SynchronizationTimeout/2 {
 		t.Errorf("they waited for %v", took)

@@ -177,7 +177,7 @@ func TestSynchronisationEnds(t *testing.T) {
 				}
 				time.Sleep(time.Millisecond)
 			}
-			release := p.Hold() // is not held up by it
+			release := holdOff(t, p) // is not held up by it
 			release()
 		})
 	}
@@ -239,7 +239,7 @@ func TestPluginThatDoesNotReadIsDropped(t *testing.T) {
 	if r := wait(t, results); !errors.Is(r.err, context.DeadlineExceeded) || r.took < 500*time.Millisecond {
 		t.Errorf("after %v: %v", r.took, r.err)
 	}
-	p.Hold()()
+	holdOff(t, p)()
 }
 
 // gate is a connection of which nothing is read while it is locked, as when its process is stopped and goes on later.
@@ -345,7 +345,7 @@ func TestSilentConnections(t *testing.T) {
 		silent = append(silent, conn)
 	}
 	begin := time.Now()
-	release := p.Hold()
+	release := holdOff(t, p)
 	err := p.a.RunPodSandbox(t.Context(), &api.RunPodSandboxRequest{Pod: &api.PodSandbox{}})
 	release()
 	if took := time.Since(begin); err != nil || took > p.cfg.RegistrationTimeout/2 {

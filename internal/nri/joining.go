@@ -66,13 +66,28 @@ func (j *joining) settle() (changes []pod.Change) {
 }
 
 // hold keeps plugins from joining until release is called. What has happened before is told before. What plugins want
-// done to others by that is done by release, when nothing is held any more.
-func (p *Plugins) hold(a *adaptation.Adaptation) (release func()) {
-	block := a.BlockPluginSync()
-	changes := p.joining.settle()
-	return func() {
-		block.Unblock()
-		p.changeLate(changes)
+// done to others by that is done by release, when nothing is held any more. A caller whose ctx ends does not wait: what
+// is held for it is given back.
+func (p *Plugins) hold(ctx context.Context, a *adaptation.Adaptation) (release func(), err error) {
+	held := make(chan func())
+	go func() {
+		block := a.BlockPluginSync()
+		changes := p.joining.settle()
+		release := func() {
+			block.Unblock()
+			p.changeLate(ctx, changes)
+		}
+		select {
+		case held <- release:
+		case <-ctx.Done():
+			release()
+		}
+	}()
+	select {
+	case release := <-held:
+		return release, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
 }
 

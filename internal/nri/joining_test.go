@@ -2,6 +2,7 @@ package nri
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -135,6 +136,15 @@ func connect(t *testing.T, p *Plugins, index, name string, w *witness) {
 	t.Cleanup(w.stub.Stop)
 }
 
+// holdOff keeps plugins from joining.
+func holdOff(t *testing.T, p *Plugins) (release func()) {
+	release, err := p.Hold(context.Background())
+	if err != nil {
+		t.Error(err)
+	}
+	return release
+}
+
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for late := time.Now().Add(timeouts.For(time.Minute)); !holds(); time.Sleep(time.Millisecond) {
@@ -184,7 +194,7 @@ func TestNothingIsMissedWhileAPluginJoins(t *testing.T) {
 			begun := make(chan error, 1)
 			late := &witness{joining: func() []*api.ContainerUpdate {
 				go func() {
-					defer p.Hold()()
+					defer holdOff(t, p)()
 					_, err := p.Tell(context.Background(), pod.PodRun, r, nil)
 					begun <- err
 				}()
@@ -244,4 +254,37 @@ func TestWhatWasKeptIsToldWithoutAnother(t *testing.T) {
 	if got := p.Status().Plugins; got != 1 {
 		t.Errorf("%d plugins", got)
 	}
+}
+
+// TestEndedQuestionsWaitForNoPlugin wants one who is about to ask, and whose operation ends, not to wait for a plugin
+// that joins, and nothing to be held for it afterwards.
+func TestEndedQuestionsWaitForNoPlugin(t *testing.T) {
+	p := openPlugins(t, nil)
+	shown, answer := make(chan struct{}), make(chan struct{})
+	connect(t, p, "10", "slow", &witness{joining: func() []*api.ContainerUpdate {
+		close(shown)
+		<-answer
+		return nil
+	}})
+	<-shown
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stopped := errors.New("it is stopped")
+	ended := make(chan error, 1)
+	go func() {
+		_, err := p.Hold(ctx)
+		ended <- err
+	}()
+	cancel(stopped)
+	select {
+	case err := <-ended:
+		if !errors.Is(err, stopped) {
+			t.Errorf("its error: %v", err)
+		}
+	case <-time.After(timeouts.For(10 * time.Second)):
+		t.Error("it waits for the plugin")
+	}
+	close(answer)
+	eventually(t, "the plugin takes part", func() bool { return p.Status().Plugins == 1 })
+	takePart(t, p, "20", "next", &witness{})
+	holdOff(t, p)()
 }

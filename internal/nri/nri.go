@@ -192,11 +192,11 @@ func (p *Plugins) none() bool { return p.a == nil || p.roll.count.Load() == 0 }
 
 // Hold keeps plugins from joining until release is called. What has happened before is told before. Release may have
 // to change other containers.
-func (p *Plugins) Hold() (release func()) {
+func (p *Plugins) Hold(ctx context.Context) (release func(), err error) {
 	if p.a == nil {
-		return func() {}
+		return func() {}, nil
 	}
-	return p.hold(p.a)
+	return p.hold(ctx, p.a)
 }
 
 // synchronise shows a plugin that joins what there is, and does what it wants done. What happens from then on is told
@@ -205,7 +205,11 @@ func (p *Plugins) synchronise(ctx context.Context, show adaptation.SyncCB) error
 	p.joining.begin()
 	a := p.a
 	defer func() {
-		go func() { p.hold(a)() }()
+		go func() {
+			if release, err := p.hold(context.Background(), a); err == nil {
+				release()
+			}
+		}()
 	}()
 	records, in := p.pods.Known()
 	var pods []*api.PodSandbox

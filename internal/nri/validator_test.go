@@ -41,7 +41,7 @@ func TestRequiredPlugins(t *testing.T) {
 	create := func(t *testing.T, p *Plugins, annotations map[string]string) error {
 		t.Helper()
 		r, c := annotated(t, annotations)
-		defer p.Hold()()
+		defer holdOff(t, p)()
 		sp := &specs.Spec{Process: &specs.Process{}, Linux: &specs.Linux{Resources: &specs.LinuxResources{}}}
 		_, err := p.Adjust(t.Context(), r, c, sp)
 		return err

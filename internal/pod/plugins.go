@@ -62,8 +62,8 @@ type Plugins interface {
 	// PodLimits tells that a pod's resources are about to be changed. An error keeps them as they are.
 	PodLimits(ctx context.Context, r *sandbox.Record, overhead, resources *runtimeapi.LinuxContainerResources) error
 	// Hold keeps plugins from joining until release is called: one that joins is either told of what begins meanwhile, or
-	// finds it among what there is.
-	Hold() (release func())
+	// finds it among what there is. Where ctx ends while one joins nothing is held, and the cause of that is the error.
+	Hold(ctx context.Context) (release func(), err error)
 }
 
 // notified is what plugins were told of the life of a pod or container.
@@ -109,7 +109,11 @@ func (n *notifier) ask(ctx context.Context, m Moment, r *sandbox.Record, c *sand
 	if n.plugins == nil {
 		return nil
 	}
-	defer n.plugins.Hold()()
+	release, err := n.plugins.Hold(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
 	return n.tell(ctx, m, r, c)
 }
 
@@ -130,7 +134,11 @@ func (n *notifier) tell(ctx context.Context, m Moment, r *sandbox.Record, c *san
 func (n *notifier) limits(
 	ctx context.Context, r *sandbox.Record, c *sandbox.Container, want *runtimeapi.LinuxContainerResources,
 ) (*runtimeapi.LinuxContainerResources, []Change, error) {
-	defer n.plugins.Hold()()
+	release, err := n.plugins.Hold(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer release()
 	return n.plugins.Limits(ctx, r, c, want)
 }
 
@@ -138,7 +146,11 @@ func (n *notifier) limits(
 func (n *notifier) podLimits(
 	ctx context.Context, r *sandbox.Record, overhead, resources *runtimeapi.LinuxContainerResources,
 ) error {
-	defer n.plugins.Hold()()
+	release, err := n.plugins.Hold(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
 	return n.plugins.PodLimits(ctx, r, overhead, resources)
 }
 
@@ -181,7 +193,11 @@ func (m *podPlan) introduce(ctx context.Context) error {
 	if n.plugins == nil {
 		return nil
 	}
-	defer n.plugins.Hold()()
+	release, err := n.plugins.Hold(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
 	m.p.notified.begin()
 	r := m.r.Clone()
 	r.IPs, r.Init = m.ips, m.init
@@ -216,7 +232,11 @@ func (n *notifier) adjust(
 func (n *notifier) adjusted(
 	ctx context.Context, l *container, r *sandbox.Record, c *sandbox.Container, sp *specs.Spec,
 ) ([]Change, error) {
-	defer n.plugins.Hold()()
+	release, err := n.plugins.Hold(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	l.notified.begin()
 	before := copyLimits(sp.Linux.Resources)
 	changes, err := n.plugins.Adjust(ctx, r, c, sp)
@@ -313,10 +333,11 @@ func (s *Pods) Known() (pods []*sandbox.Record, containers map[sandbox.ID]*sandb
 	return pods, containers
 }
 
-// pluginError is a refusal by a plugin, unless ctx, under which it was asked, has ended. A plugin that does not answer
-// in time, and whose answer is required, refuses.
+// pluginError is a refusal by a plugin, unless ctx, under which it was asked or about to be, has ended. A plugin that
+// does not answer in time, and whose answer is required, refuses.
 func pluginError(ctx context.Context, err error) error {
-	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) ||
+		errors.Is(err, context.Cause(ctx))
 	if err == nil || ended && ctx.Err() != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 	"berth/internal/fail"
 	"berth/internal/runtime"
 	"berth/internal/sandbox"
+	"berth/test/timeouts"
 )
 
 // asked are plugins that answer as the test says.
@@ -27,7 +28,7 @@ type asked struct {
 	refuse error
 }
 
-func (a *asked) Hold() func() { return func() {} }
+func (a *asked) Hold(context.Context) (func(), error) { return func() {}, nil }
 func (a *asked) Tell(_ context.Context, m Moment, _ *sandbox.Record, _ *sandbox.Container) ([]Change, error) {
 	if m == PodRun || m == ContainerStart {
 		return nil, a.refuse
@@ -144,11 +145,11 @@ type holding struct {
 	asks  atomic.Int32
 }
 
-func (h *holding) Hold() func() {
+func (h *holding) Hold(context.Context) (func(), error) {
 	if h.holds.Add(1) != 1 {
 		h.t.Error("held twice: a plugin that joins between would hold up both for ever")
 	}
-	return func() { h.holds.Add(-1) }
+	return func() { h.holds.Add(-1) }, nil
 }
 
 func (h *holding) ask(what string, asks bool) {
@@ -205,6 +206,68 @@ func TestOnlyQuestionsWaitForPluginsThatJoin(t *testing.T) {
 	}
 	if got := h.asks.Load(); got < 13 {
 		t.Errorf("plugins heard of %d things", got)
+	}
+}
+
+// joins are plugins of which one joins from then on, and does not end with it.
+type joins struct {
+	asked
+	t     *testing.T
+	now   atomic.Bool
+	waits chan struct{} // told of each question that waits for it
+}
+
+func (j *joins) Hold(ctx context.Context) (func(), error) {
+	if !j.now.Load() {
+		return func() {}, nil
+	}
+	j.waits <- struct{}{}
+	select {
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-j.t.Context().Done():
+		return nil, errors.New("the test has ended")
+	}
+}
+
+// TestStopsWaitForNoPluginThatJoins wants a container that is being started, and a pod whose resources are being
+// changed, to be stopped while a plugin joins, which these wait for.
+func TestStopsWaitForNoPluginThatJoins(t *testing.T) {
+	b, j := open(t), &joins{t: t, waits: make(chan struct{})}
+	b.cfg.Plugins, b.cfg.Cgroups = j, &groups{Cgroups: b.cfg.Cgroups}
+	b.reopen(t)
+	pod, err := b.Run(t.Context(), podConfig("p"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctr, err := b.Create(t.Context(), pod, containerConfig("c"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.now.Store(true)
+	defer j.now.Store(false)
+	some := &runtimeapi.LinuxContainerResources{CpuShares: 300}
+	for _, c := range []struct {
+		what      string
+		ask, stop func() error
+	}{
+		{"a start", func() error { return b.Start(t.Context(), ctr) },
+			func() error { return b.StopContainer(t.Context(), ctr, 0) }},
+		{"a pod's resources", func() error { return b.Limiter.Pod(t.Context(), pod, nil, some) },
+			func() error { return b.Stop(t.Context(), pod) }},
+	} {
+		asked, stopped := make(chan error, 1), make(chan error, 1)
+		go func() { asked <- c.ask() }()
+		<-j.waits
+		go func() { stopped <- c.stop() }()
+		select {
+		case err := <-stopped:
+			if asks := <-asked; err != nil || !fail.Is(asks, errdefs.ErrAborted) {
+				t.Errorf("%s: stopped with %v, and ended with %v", c.what, err, asks)
+			}
+		case <-time.After(timeouts.For(20 * time.Second)):
+			t.Fatalf("%s: the stop waits for the plugin", c.what)
+		}
 	}
 }
 

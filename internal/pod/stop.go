@@ -14,8 +14,9 @@ import (
 	"berth/internal/sandbox"
 )
 
-// endsCreate says that a stop or a removal turns a creation into an undo.
-func endsCreate(running string) bool { return running == opCreate }
+// endsBegun says that a stop or a removal turns a creation into an undo, and ends a change of the pod's resources: both
+// may wait for plugins that join.
+func endsBegun(running string) bool { return running == opCreate || running == opLimit }
 
 // Stop ends the containers, the network, the namespaces and the monitor of a pod. It returns when nothing of them is
 // left, and may be repeated; stopping an unknown pod succeeds. Afterwards no container of it starts again by its
@@ -72,7 +73,7 @@ func stopPod(ctx context.Context, p *pod) error {
 	if err := p.waitAdopted(ctx); err != nil {
 		return err // without a monitor its end cannot be seen
 	}
-	return p.lane.Do(p.work.ctx, ctx, op.Op{Kind: opStop, Ends: endsCreate, Run: p.stop})
+	return p.lane.Do(p.work.ctx, ctx, op.Op{Kind: opStop, Ends: endsBegun, Run: p.stop})
 }
 
 // Remove stops a pod unless it is stopped, and removes its containers and its record. It may be repeated; removing an
@@ -91,7 +92,7 @@ func removePod(ctx context.Context, p *pod) error {
 	if err := p.waitAdopted(ctx); err != nil {
 		return err // without a monitor its end cannot be seen
 	}
-	return p.lane.Do(p.work.ctx, ctx, op.Op{Kind: opRemove, Ends: endsCreate, Run: p.remove})
+	return p.lane.Do(p.work.ctx, ctx, op.Op{Kind: opRemove, Ends: endsBegun, Run: p.remove})
 }
 
 // stop runs in the pod's lane.
