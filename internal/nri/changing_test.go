@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,8 +31,9 @@ func wanted(containers int) (all []*api.ContainerUpdate) {
 // to be waited for.
 func TestChangeAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		c := &changing{}
 		begin := time.Now()
-		left := changeAll(t.Context(), time.Minute, changes(wanted(40), nil), func(context.Context, []pod.Change) {
+		left, _ := c.all(t.Context(), time.Minute, changes(wanted(40), nil), func(context.Context, []pod.Change) {
 			time.Sleep(time.Second)
 		})
 		if took := time.Since(begin); left != 0 || took != 5*time.Second {
@@ -41,7 +43,7 @@ func TestChangeAll(t *testing.T) {
 		var mu sync.Mutex
 		var order []string
 		all := append(changes(wanted(3), nil), pod.Change{Container: "1", Evict: true})
-		changeAll(t.Context(), time.Minute, all, func(_ context.Context, of []pod.Change) {
+		c.all(t.Context(), time.Minute, all, func(_ context.Context, of []pod.Change) {
 			mu.Lock()
 			defer mu.Unlock()
 			for _, ch := range of {
@@ -54,7 +56,7 @@ func TestChangeAll(t *testing.T) {
 
 		twenty := changes(wanted(20), nil)
 		begin = time.Now()
-		left = changeAll(t.Context(), 10*time.Second, twenty, func(_ context.Context, of []pod.Change) {
+		left, _ = c.all(t.Context(), 10*time.Second, twenty, func(_ context.Context, of []pod.Change) {
 			if strings.HasSuffix(string(of[0].Container), "1") {
 				time.Sleep(time.Hour) // it does not look at its context
 			}
@@ -62,14 +64,23 @@ func TestChangeAll(t *testing.T) {
 		if took := time.Since(begin); left != 2 || took != 10*time.Second {
 			t.Errorf("where two hang: %d left after %v", left, took)
 		}
+		var mended atomic.Int32
+		left, stuck := c.all(t.Context(), 10*time.Second, twenty, func(context.Context, []pod.Change) { mended.Add(1) })
+		if left != 0 || len(stuck) != 2 || mended.Load() != 18 {
+			t.Errorf("where two still hang: %d left, %v stuck, %d changed", left, stuck, mended.Load())
+		}
+		time.Sleep(time.Hour) // for those that hang to end
 		begin = time.Now()
-		left = changeAll(t.Context(), 10*time.Second, twenty, func(ctx context.Context, _ []pod.Change) {
+		left, stuck = c.all(t.Context(), 10*time.Second, twenty, func(ctx context.Context, _ []pod.Change) {
 			<-ctx.Done()
 		})
-		if took := time.Since(begin); left < 12 || took != 10*time.Second {
-			t.Errorf("where all hang: %d left after %v", left, took)
+		if took := time.Since(begin); left < 12 || len(stuck) > 0 || took != 10*time.Second {
+			t.Errorf("where all hang: %d left and %v stuck after %v", left, stuck, took)
 		}
-		time.Sleep(2 * time.Hour) // for those that hang to end
+		synctest.Wait()
+		if len(c.underWay) > 0 {
+			t.Errorf("under way for ever: %v", c.underWay)
+		}
 	})
 }
 
@@ -140,5 +151,29 @@ func TestNobodyWaitsForLateChanges(t *testing.T) {
 	case <-told:
 	case <-within:
 		t.Error("who told of the end waits for ever")
+	}
+}
+
+// TestAHungContainerKeepsNoPluginOut wants a plugin that joins again to take part although the change of one container
+// still hangs, and the others to be changed.
+func TestAHungContainerKeepsNoPluginOut(t *testing.T) {
+	p := openPlugins(t, func(c *Config) { c.SynchronizationTimeout = timeouts.For(time.Second) })
+	hang := make(chan struct{})
+	defer close(hang)
+	var hung, changed atomic.Int32
+	p.change = func(_ context.Context, of []pod.Change) {
+		if of[0].Container == "1" {
+			hung.Add(1)
+			<-hang
+		}
+		changed.Add(1)
+	}
+	dropped := make(chan struct{})
+	joining := func() []*api.ContainerUpdate { return wanted(30) }
+	connect(t, p, "10", "policy", &witness{gone: dropped, joining: joining})
+	<-dropped
+	takePart(t, p, "10", "policy", &witness{joining: joining})
+	if hung.Load() != 1 || changed.Load() != 2*29 {
+		t.Errorf("%d changes hang, %d were made", hung.Load(), changed.Load())
 	}
 }

@@ -53,6 +53,7 @@ type Plugins struct {
 	roll     roll
 	health   health
 	joining  joining
+	changing changing
 	change   func(context.Context, []pod.Change) // makes what plugins want done to one container
 }
 
@@ -232,15 +233,7 @@ func (p *Plugins) synchronise(ctx context.Context, show adaptation.SyncCB) error
 	if err != nil {
 		return err
 	}
-	if left := changeAll(ctx, p.cfg.SynchronizationTimeout, changes(updates, nil), p.change); left > 0 {
-		p.cfg.Log.Warn("NRI: what a plugin that joins wants changed is not all done in time, and new pods wait no longer",
-			"containers_left", left, "allowed", p.cfg.SynchronizationTimeout)
-		if !p.health.isStarting() { // a program of plugin_dir would not come again
-			return fmt.Errorf("what it wants of %d containers was not done in %v: it is dropped, and may join again", left,
-				p.cfg.SynchronizationTimeout)
-		}
-	}
-	return nil
+	return p.changeFirst(ctx, changes(updates, nil))
 }
 
 // update does what a plugin wants done by itself, and returns what failed and may not.
