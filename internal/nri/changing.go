@@ -133,7 +133,7 @@ func byContainer(changes []pod.Change) (all [][]pod.Change) {
 // changeFirst makes what a plugin that joins wants changed. An error has it dropped, so that it joins again and has the
 // rest made then. What would be left at each join, since an earlier change of that container hangs, keeps it out no
 // longer.
-func (p *Plugins) changeFirst(ctx context.Context, changes []pod.Change) error {
+func changeFirst(ctx context.Context, p *Plugins, changes []pod.Change) error {
 	within := p.cfg.SynchronizationTimeout
 	left, stuck := p.changing.all(ctx, within, changes, p.change)
 	if len(stuck) > 0 {
@@ -153,7 +153,7 @@ func (p *Plugins) changeFirst(ctx context.Context, changes []pod.Change) error {
 
 // changeLate makes what plugins want of others at events that were told late. It is called when nobody is kept waiting
 // but its caller, who waits no longer than for a plugin that joins, and not when ctx has ended.
-func (p *Plugins) changeLate(ctx context.Context, changes []pod.Change) {
+func changeLate(ctx context.Context, p *Plugins, changes []pod.Change) {
 	if len(changes) == 0 {
 		return
 	}
@@ -173,7 +173,7 @@ func (p *Plugins) changeLate(ctx context.Context, changes []pod.Change) {
 }
 
 // apply makes what plugins want done to one container.
-func (p *Plugins) apply(ctx context.Context, of []pod.Change) {
-	defer p.survive("a change could not be made", "container", of[0].Container)
+func apply(ctx context.Context, p *Plugins, of []pod.Change) {
+	defer survive(p.cfg.Log, "a change could not be made", "container", of[0].Container)
 	p.pods.Limiter.Apply(ctx, of)
 }

@@ -2,6 +2,7 @@ package nri
 
 import (
 	"context"
+	"log/slog"
 	"runtime/debug"
 	"sync"
 
@@ -68,14 +69,14 @@ func (j *joining) settle() (changes []pod.Change) {
 // hold keeps plugins from joining until release is called. What has happened before is told before. What plugins want
 // done to others by that is done by release, when nothing is held any more. A caller whose ctx ends does not wait: what
 // is held for it is given back.
-func (p *Plugins) hold(ctx context.Context, a *adaptation.Adaptation) (release func(), err error) {
+func hold(ctx context.Context, p *Plugins, a *adaptation.Adaptation) (release func(), err error) {
 	held := make(chan func())
 	go func() {
 		block := a.BlockPluginSync()
 		changes := p.joining.settle()
 		release := func() {
 			block.Unblock()
-			p.changeLate(ctx, changes)
+			changeLate(ctx, p, changes)
 		}
 		select {
 		case held <- release:
@@ -110,8 +111,8 @@ func (j *joining) next() (e event, ok bool) {
 }
 
 // tellLate tells of an event that was kept, and returns what plugins want done to others.
-func (p *Plugins) tellLate(e event) []pod.Change {
-	defer p.survive("an event could not be told", "pod", e.r.ID)
+func tellLate(p *Plugins, e event) []pod.Change {
+	defer survive(p.cfg.Log, "an event could not be told", "pod", e.r.ID)
 	changes, err := p.tellNow(context.Background(), e) // each plugin has its time to answer
 	if err != nil {
 		p.cfg.Log.Warn("a plugin failed to handle an event", "pod", e.r.ID, "error", err)
@@ -121,9 +122,9 @@ func (p *Plugins) tellLate(e event) []pod.Change {
 }
 
 // survive ends a panic in what is nobody's operation. It is deferred.
-func (p *Plugins) survive(what, kind string, id sandbox.ID) {
+func survive(log *slog.Logger, what, kind string, id sandbox.ID) {
 	if r := recover(); r != nil {
-		p.cfg.Log.Error("NRI: "+what, kind, id, "panic", r, "stack", string(debug.Stack()))
+		log.Error("NRI: "+what, kind, id, "panic", r, "stack", string(debug.Stack()))
 	}
 }
 

@@ -63,7 +63,8 @@ func New(cfg Config) *Plugins {
 	if cfg.validates() {
 		p.roll.own = 1
 	}
-	p.change, p.joining.tell = p.apply, p.tellLate
+	p.change = func(ctx context.Context, of []pod.Change) { apply(ctx, p, of) }
+	p.joining.tell = func(e event) []pod.Change { return tellLate(p, e) }
 	return p
 }
 
@@ -197,7 +198,7 @@ func (p *Plugins) Hold(ctx context.Context) (release func(), err error) {
 	if p.a == nil {
 		return func() {}, nil
 	}
-	return p.hold(ctx, p.a)
+	return hold(ctx, p, p.a)
 }
 
 // synchronise shows a plugin that joins what there is, and does what it wants done. What happens from then on is told
@@ -207,7 +208,7 @@ func (p *Plugins) synchronise(ctx context.Context, show adaptation.SyncCB) error
 	a := p.a
 	defer func() {
 		go func() {
-			if release, err := p.hold(context.Background(), a); err == nil {
+			if release, err := hold(context.Background(), p, a); err == nil {
 				release()
 			}
 		}()
@@ -233,7 +234,7 @@ func (p *Plugins) synchronise(ctx context.Context, show adaptation.SyncCB) error
 	if err != nil {
 		return err
 	}
-	return p.changeFirst(ctx, changes(updates, nil))
+	return changeFirst(ctx, p, changes(updates, nil))
 }
 
 // update does what a plugin wants done by itself, and returns what failed and may not.
