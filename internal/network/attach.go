@@ -158,7 +158,7 @@ func addresses(r *types100.Result, ifname string) []netip.Addr {
 // Detach undoes Attach, by what Attach wrote down: also when the configuration has changed since, when the network
 // namespace is gone, and when the ADD never finished. It may be repeated, and is nil when nothing is there. A plugin
 // that fails is a *DetachError. An attachment whose ADD never succeeded, and whose plugins go on to refuse DEL, is
-// given up in the end (see refusedTries), and so is one of another boot, also where plugins are missing.
+// given up in the end (see refusedTries), and so is one of another boot whose plugins fail in any way.
 func (n *Network) Detach(ctx context.Context, p Pod) error {
 	if err := n.detach(ctx, p); err != nil {
 		return fmt.Errorf("detach network of pod %s: %w", p.ID, err)
@@ -197,7 +197,7 @@ func (n *Network) detach(ctx context.Context, p Pod) error {
 		}
 		if err != nil {
 			path, _ := n.attachments.path(p.ID)
-			return &DetachError{Pod: p.ID, Record: path, Err: err, GivenUp: u.inVain(err), Booted: u.outlived()}
+			return &DetachError{Pod: p.ID, Record: path, Err: err, GivenUp: u.givenUp, Booted: u.outlived()}
 		}
 	}
 	if err := fault.At("network.detach.forget.before"); err != nil {

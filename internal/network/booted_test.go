@@ -1,12 +1,19 @@
 package network
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"berth/internal/fail"
+	"berth/test/timeouts"
 )
 
 // chained passes the result of the plugin before on, and does not find its way in a DEL without a namespace if its file
@@ -44,7 +51,7 @@ func TestAttachmentOfAnotherBootIsGivenUp(t *testing.T) {
 			for range refusedTries + 1 { // at once
 				err := h.Detach(t.Context(), p)
 				var failed *DetachError
-				if !errors.As(err, &failed) || !failed.GivenUp || !strings.Contains(err.Error(), c.says) ||
+				if !errors.As(err, &failed) || failed.GivenUp != refusedFor || !strings.Contains(err.Error(), c.says) ||
 					!strings.Contains(err.Error(), "the machine has booted since the pod was attached") {
 					t.Fatalf("%v", err)
 				}
@@ -63,20 +70,102 @@ func TestAttachmentOfAnotherBootIsGivenUp(t *testing.T) {
 	}
 }
 
-// TestWhatABootDoesNotGiveUp has DEL fail for what may pass, and for a pod of this boot whose namespace is gone.
+// TestFailureOfAnotherBootIsGivenUpLate has a plugin fail for what may pass, such as an API server whose node starts
+// later, and be passed over when it does not. One that succeeds before undoes its part, and a plugin that is missing
+// does not shorten that.
+func TestFailureOfAnotherBootIsGivenUpLate(t *testing.T) {
+	const connects = `echo '{"cniVersion":"1.0.0","code":999,"msg":"dial tcp 10.0.0.1:6443: connect: `
+	for name, del := range map[string]string{
+		"the API is away":    connects + `connection refused"}'; exit 1`,
+		"the agent is away":  connects + `no such file or directory"}'; exit 1`,
+		"refuses":            refusing,
+		"try again later":    `echo '{"cniVersion":"1.0.0","code":11,"msg":"the agent starts"}'; exit 1`,
+		"killed by a signal": `echo '{"cniVersion":"1.0.0","code":999,"msg":"no"}'; kill -9 $$`,
+		"in no words":        `echo no such file or directory >&2; exit 2`,
+		"hangs":              "sleep 1000",
+	} {
+		for _, back := range []bool{true, false} {
+			t.Run(name+", back "+fmt.Sprint(back), func(t *testing.T) {
+				dir, change := script(t, "bad", `d=$(dirname "$0"); conf=$(cat)
+[ $CNI_COMMAND = DEL ] || { echo "$conf" | sed 's/.*"prevResult"://; s/,"type":"bad"}$//'; touch "$d/lease"; exit 0; }
+[ ! -e "$d/away" ] || { `+del+`; }
+rm -f "$d/lease"`)
+				must(t, os.WriteFile(dir+"/chained", []byte("#!/bin/sh\n"+chained), 0o755))
+				h := newHost(t, strings.Replace(chain, `{"type": "chained"}`, `{"type": "bad"}, {"type": "chained"}`, 1), change,
+					func(c *Config) { c.DelTimeout = timeouts.For(3 * time.Second) })
+				p := h.pod()
+				h.attach(p)
+				must(t, os.WriteFile(dir+"/away", nil, 0o644), os.Remove(dir+"/chained"))
+				h.ofAnotherBoot(p)
+				wants := func(after time.Duration) {
+					t.Helper()
+					err := h.Detach(t.Context(), p)
+					var failed *DetachError
+					if !errors.As(err, &failed) || failed.GivenUp != after ||
+						!strings.Contains(fail.Details(err).Remedy+err.Error(), "5 failures in at least "+after.String()) {
+						t.Fatalf("%v", err)
+					}
+				}
+				wants(refusedFor)
+				h.failedLongAgo(p, refusedFor)
+				wants(failedFor)
+				h.failedLongAgo(p, failedFor-time.Minute)
+				h.open()
+				wants(failedFor)
+				if back {
+					must(t, os.Remove(dir+"/away"))
+				} else {
+					h.failedLongAgo(p, failedFor)
+				}
+				h.detach(p) // newHost wants no lease of the other plugins left
+				if _, err := os.Stat(dir + "/lease"); back != errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("the plugin's lease: %v", err)
+				}
+			})
+		}
+	}
+}
+
+// TestEndOfTheDaemonIsNoFailure has the daemon end while DEL runs, when a failure would give the attachment up.
+func TestEndOfTheDaemonIsNoFailure(t *testing.T) {
+	dir, change := script(t, "bad", "if [ $CNI_COMMAND = ADD ]; then "+
+		`echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.9.8.7/24"}]}'; exit 0; fi`+"\n"+
+		`touch "$(dirname "$0")/runs"; sleep 1000`)
+	h := newHost(t, `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bad"}]}`, change)
+	p := h.pod()
+	h.attach(p)
+	h.ofAnotherBoot(p)
+	a, err := h.attachments.read(p.ID)
+	must(t, err)
+	boot, now := bootTime()
+	a.Refused = &refusals{Tries: refusedTries, Boot: boot, At: now - failedFor}
+	must(t, h.attachments.write(a))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- h.Detach(ctx, p) }()
+	for range 1000 {
+		if _, err := os.Stat(dir + "/runs"); err == nil {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	cancel()
+	if err := <-ended; err == nil {
+		t.Error("given up")
+	}
+	must(t, h.Forget(p.ID))
+}
+
+// TestWhatABootDoesNotGiveUp has DEL fail for a pod of this boot whose namespace is gone.
 func TestWhatABootDoesNotGiveUp(t *testing.T) {
-	for name, c := range map[string]struct {
-		del  string
-		boot string
-	}{
-		"try again later":    {`echo '{"cniVersion":"1.0.0","code":11,"msg":"the agent starts"}'; exit 1`, "another"},
-		"killed by a signal": {`echo '{"cniVersion":"1.0.0","code":999,"msg":"no"}'; kill -9 $$`, "another"},
-		"this boot":          {refusing, ""},
-		"missing, this boot": {"", ""},
+	for name, del := range map[string]string{
+		"try again later": `echo '{"cniVersion":"1.0.0","code":11,"msg":"the agent starts"}'; exit 1`,
+		"refuses":         refusing,
+		"missing":         "",
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, change := script(t, "bad", "if [ $CNI_COMMAND = ADD ]; then "+
-				`echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.9.8.7/24"}]}'; exit 0; fi`+"\n"+c.del)
+				`echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.9.8.7/24"}]}'; exit 0; fi`+"\n"+del)
 			h := newHost(t, `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bad"}]}`, change)
 			p := h.pod()
 			h.attach(p)
@@ -84,12 +173,9 @@ func TestWhatABootDoesNotGiveUp(t *testing.T) {
 			a, err := h.attachments.read(p.ID)
 			must(t, err)
 			boot, now := bootTime()
-			if a.Boot = c.boot; c.boot == "" {
-				a.Boot = boot
-			}
-			a.Refused = &refusals{Tries: refusedTries, Boot: boot, At: now - refusedFor}
+			a.Boot, a.Refused = boot, &refusals{Tries: refusedTries, Boot: boot, At: now - failedFor}
 			must(t, h.attachments.write(a))
-			if c.del == "" {
+			if del == "" {
 				must(t, os.Remove(dir+"/bad"))
 			}
 			err = h.Detach(t.Context(), p)
@@ -127,7 +213,7 @@ func TestBootOfAnOlderRecord(t *testing.T) {
 			if err := h.Detach(t.Context(), p); err == nil {
 				t.Fatal("given up at once")
 			}
-			h.refusedLongAgo(p)
+			h.failedLongAgo(p, failedFor)
 			h.detach(p)
 		})
 	}

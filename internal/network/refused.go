@@ -20,13 +20,15 @@ import (
 // long ago. An ADD that was cut off may have made something all the same, and a plugin may refuse a DEL because of what
 // passes, such as an agent that starts again: the time is for that. Both are counted anew after a boot, when agents
 // start, too, and some put their plugins there. So it is with one that was made in another boot, and whose namespace is
-// gone.
+// gone, where plugins are missing or find nothing there. If they fail otherwise, it is given up after failedFor: nodes
+// whose power returns may be up long before the API server that their plugins ask.
 const (
 	refusedTries = 5
 	refusedFor   = 2 * time.Minute
+	failedFor    = 30 * time.Minute
 )
 
-// refusals are the DELs of an attachment that a plugin has refused, or could not run for as it is missing, in one boot.
+// refusals are the DELs of an attachment that count for its being given up (see undo.givesUpAfter), in one boot.
 type refusals struct {
 	Tries int           `json:"tries"`
 	Since time.Time     `json:"since"`          // the first, for people: the clock may be set meanwhile
@@ -44,10 +46,10 @@ func (r *refusals) add() *refusals {
 	return r
 }
 
-// enough reports whether an attachment is given up.
-func (r *refusals) enough() bool {
+// enough reports whether an attachment is given up, if that takes so long.
+func (r *refusals) enough(after time.Duration) bool {
 	_, now := bootTime()
-	return r.Tries >= refusedTries && now-r.At >= refusedFor
+	return r.Tries >= refusedTries && now-r.At >= after
 }
 
 // bootTime returns the id of this boot and the time in it: for how long the machine has run, without the time that it
@@ -72,13 +74,25 @@ func refused(err error) bool {
 		errors.As(failed.Err, &exit) && exit.Exited()
 }
 
+// notThere reports whether a plugin refused because a file is not there, such as the namespace that a boot has taken.
+// It has no code for that. A socket that is not there says that an agent does not run yet; Go names the connect.
+func notThere(err error) bool {
+	var failed *PluginError
+	if !refused(err) || !errors.As(err, &failed) {
+		return false
+	}
+	text := strings.ToLower(failed.Answer.Error())
+	return strings.Contains(text, "no such file or directory") && !strings.Contains(text, "connect")
+}
+
 // DetachError says that a pod could not be detached, and what to do about it.
 type DetachError struct {
 	Pod    string
 	Record string // the file that keeps the attachment
 	Err    error
-	// GivenUp says that the attachment is given up if that goes on, and Booted that it is of another boot.
-	GivenUp, Booted bool
+	// GivenUp is after how long the attachment is given up if that goes on, 0 for never.
+	GivenUp time.Duration
+	Booted  bool // it is of another boot, and its namespace is gone
 }
 
 func (e *DetachError) Error() string { return e.Err.Error() + "; " + e.remedy() }
@@ -88,16 +102,15 @@ func (e *DetachError) remedy() string {
 		"as an address, is yours to clean up", e.Record, e.Pod)
 	var missing *MissingPluginError
 	switch {
-	case e.GivenUp && e.Booted:
+	case e.GivenUp > 0 && e.Booted:
 		return fmt.Sprintf("it is tried again; the machine has booted since the pod was attached, so the attachment is "+
-			"given up after %d failures in at least %v, with a DEL of the plugins that are there and do not refuse it",
-			refusedTries, refusedFor)
+			"given up after %d failures in at least %v, with a DEL of each plugin that does not fail", refusedTries, e.GivenUp)
 	case errors.As(e.Err, &missing):
 		return "if it is gone for good, " + forget
-	case e.GivenUp:
+	case e.GivenUp > 0:
 		return fmt.Sprintf("it is tried again; if the plugin refuses the network's configuration, mend that, under the "+
 			"same name; the attachment never succeeded, and is given up after %d refusals in at least %v", refusedTries,
-			refusedFor)
+			e.GivenUp)
 	}
 	return "it is tried again; if it can never succeed, " + forget
 }

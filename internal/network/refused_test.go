@@ -30,12 +30,18 @@ func (h *host) fails(p Pod) {
 // refusedLongAgo has a pod's attachment be refused as often and as long as it takes to be given up with the next.
 func (h *host) refusedLongAgo(p Pod) {
 	h.t.Helper()
+	h.failedLongAgo(p, refusedFor)
+}
+
+// failedLongAgo has DEL of a pod have failed often enough, and the first time so long ago.
+func (h *host) failedLongAgo(p Pod, ago time.Duration) {
+	h.t.Helper()
 	a, err := h.attachments.read(p.ID)
 	if err != nil || a.Refused == nil {
 		h.t.Fatalf("%+v, %v", a, err)
 	}
-	a.Refused.Tries = refusedTries - 1
-	a.Refused.At -= refusedFor
+	_, now := bootTime()
+	a.Refused.Tries, a.Refused.At = refusedTries-1, now-ago
 	must(h.t, h.attachments.write(a))
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types/create"
 	"golang.org/x/sys/unix"
@@ -27,6 +28,8 @@ type undo struct {
 	netns string
 	// intact says that the pod's interface is there, with the addresses that its ADD gave it.
 	intact bool
+
+	givenUp time.Duration // after how long of what has failed last the attachment is given up, 0 for never
 }
 
 // look finds out what is there of the pod's network, and gives its interface back the addresses that it has lost.
@@ -43,11 +46,12 @@ func (u *undo) look() {
 	}
 }
 
-// run runs DEL of the network's plugins. What no further DEL may mend (see inVain) is tried for a while, and the
+// run runs DEL of the network's plugins. What no further DEL may mend is tried for a while (see givesUpAfter), and the
 // attachment is then given up. Where its ADD is not known to have succeeded, and a plugin refuses its configuration,
 // which it would for ever, DEL is also tried by the configuration in force.
 func (u *undo) run(ctx context.Context) error {
 	err := u.del(ctx, u.on, nil)
+	u.givenUp = u.givesUpAfter(err)
 	if mended := u.mended(); mended != nil && refused(err) {
 		again := u.del(ctx, mended, nil)
 		if again == nil {
@@ -55,16 +59,14 @@ func (u *undo) run(ctx context.Context) error {
 				"which never succeeded", "pod", u.a.Pod, "network", u.on.Config.Name, "error", err)
 			return nil
 		}
+		u.givenUp = u.givesUpAfter(again)
 		err = fmt.Errorf("%w; and with the configuration in force: %w", err, again)
-		if !u.inVain(again) {
-			return err
-		}
 	}
-	if !u.inVain(err) {
+	if u.givenUp == 0 || ctx.Err() != nil { // where ctx has ended, the plugin was not left to itself
 		return err
 	}
 	u.a.Refused = u.a.Refused.add()
-	if !u.a.Refused.enough() {
+	if !u.a.Refused.enough(u.givenUp) {
 		if e := u.n.attachments.write(u.a); e != nil {
 			u.n.log.Warn("a refusal to detach a pod could not be recorded", "pod", u.a.Pod, "error", e)
 		}
@@ -77,13 +79,20 @@ func (u *undo) run(ctx context.Context) error {
 // taken the rest, and no pod of before uses an address.
 func (u *undo) outlived() bool { return u.booted && u.netns == "" }
 
-// inVain reports whether an error of a plugin is one for which the attachment is given up, if it goes on: a refusal,
-// where no ADD has succeeded, and also that the plugin is missing, where a boot has taken what it made.
-func (u *undo) inVain(err error) bool {
-	if u.outlived() {
-		return refused(err) || fail.As[*MissingPluginError](err)
+// givesUpAfter returns for how long DEL is tried that fails with err, before the attachment is given up; 0 is without
+// end. Where a boot has taken what an ADD made, each failure of a plugin ends one day: soon, where the plugin is
+// missing or finds nothing there, and late, where it may wait for an agent or an API that come back. Otherwise only a
+// refusal does, where no ADD has succeeded.
+func (u *undo) givesUpAfter(err error) time.Duration {
+	switch {
+	case u.outlived() && (fail.As[*MissingPluginError](err) || notThere(err)):
+		return refusedFor
+	case u.outlived() && fail.As[*PluginError](err):
+		return failedFor
+	case !u.outlived() && refused(err) && u.on.Result == nil && !u.a.Guessed: // a guess may have succeeded
+		return refusedFor
 	}
-	return refused(err) && u.on.Result == nil && !u.a.Guessed // a guess may have succeeded
+	return 0
 }
 
 // mayLeaveRules reports whether plugins of the CNI project may have left rules of the pod although their DEL succeeds:
@@ -133,11 +142,12 @@ func sameConfig(a, b *netconf) bool {
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
-// giveUp runs DEL of every plugin once more, and passes over those that fail in vain.
+// giveUp runs DEL of every plugin once more, and passes over those that have failed for long enough.
 func (u *undo) giveUp(ctx context.Context) error {
 	var passed []error
 	err := u.del(ctx, u.on, func(err error) bool {
-		if !u.inVain(err) {
+		u.givenUp = u.givesUpAfter(err)
+		if u.givenUp == 0 || !u.a.Refused.enough(u.givenUp) || ctx.Err() != nil {
 			return false
 		}
 		passed = append(passed, err)
@@ -148,7 +158,7 @@ func (u *undo) giveUp(ctx context.Context) error {
 	}
 	why := "its ADD never succeeded, and its plugins refuse DEL; what an ADD may have left"
 	if u.outlived() {
-		why = "the machine has booted since, and plugins that made it are missing, or refuse DEL; what they may have left"
+		why = "the machine has booted since, and plugins that made it are missing, or fail; what they may have left"
 	}
 	u.n.log.Warn("the attachment of a pod is given up: "+why+" is to be removed by hand, such as an address that the "+
 		"IPAM plugin keeps for the pod",
@@ -159,10 +169,11 @@ func (u *undo) giveUp(ctx context.Context) error {
 
 // del runs DEL of each plugin, last first. It stops at one that fails, unless passOver, which may be nil, takes its
 // error: what comes before it in the list, such as an address, must not be given away while what was built on it
-// stands. It has the time for a DEL to itself: one that was refused slowly must not cost the next its time.
+// stands. It has the time for a DEL to itself, and again after each that is passed over: one that was refused slowly,
+// or hung, must not cost the next its time.
 func (u *undo) del(ctx context.Context, on *attached, passOver func(error) bool) error {
-	ctx, cancel := context.WithTimeout(ctx, u.n.CNI.inForce().DelTimeout)
-	defer cancel()
+	timeout := u.n.CNI.inForce().DelTimeout
+	until := time.Now().Add(timeout)
 	c := u.n.call("DEL", u.a, on)
 	c.netns = u.netns
 	var prev json.RawMessage
@@ -173,15 +184,23 @@ func (u *undo) del(ctx context.Context, on *attached, passOver func(error) bool)
 		if err := fault.At("network.detach.del.before"); err != nil {
 			return err
 		}
-		if _, err := c.one(ctx, p, prev); err != nil && (passOver == nil || !passOver(err)) {
-			return err
+		ctx, cancel := context.WithDeadline(ctx, until)
+		_, err := c.one(ctx, p, prev)
+		cancel()
+		if err != nil {
+			if passOver == nil || !passOver(err) {
+				return err
+			}
+			until = time.Now().Add(timeout)
 		}
 		if err := fault.At("network.detach.del.after"); err != nil {
 			return err
 		}
 	}
-	if c.netns == "" {
-		return reclaim(ctx, &on.Config)
+	if c.netns != "" {
+		return nil
 	}
-	return nil
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	return reclaim(ctx, &on.Config)
 }
