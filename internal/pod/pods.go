@@ -95,6 +95,7 @@ type Pods struct {
 	Sessions *session.Sessions
 	Limiter  *Limiter
 	notifier *notifier
+	orphans  orphans
 
 	runtime Runtime         // of cfg
 	bundle  *bundle.Builder // of cfg
@@ -130,7 +131,7 @@ func (s *Pods) Problems() []sandbox.Problem {
 			}
 		}
 	}
-	return append(all, s.Meter.Problems()...)
+	return append(append(all, s.orphans.problems()...), s.Meter.Problems()...)
 }
 
 // Paths names the places on the host that belong to a pod, for people.

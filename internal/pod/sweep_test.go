@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -71,7 +72,7 @@ func sweeperOf(t *testing.T, l *leftovers, owned string) *sweeper {
 	s := &sweeper{
 		layout: &sandbox.Layout{Root: dir + "/r", State: dir + "/s", Instance: "berth-test", NetNS: dir + "/netns"},
 		owned:  func(id string) bool { return id == owned },
-		worker: w, runtime: l, network: l, cgroups: l, log: slog.New(slog.DiscardHandler),
+		worker: w, orphans: &orphans{}, runtime: l, network: l, cgroups: l, log: slog.New(slog.DiscardHandler),
 	}
 	if err := os.Mkdir(s.layout.NetNS, 0o700); err != nil {
 		t.Fatal(err)
@@ -151,4 +152,42 @@ func TestSweepDetachesAgain(t *testing.T) {
 	}
 	close(release)
 	wait(t, "the one that hung", func() bool { return !there(pin(hung)) })
+}
+
+// orphaned is a network with an attachment of a pod without a record.
+type orphaned struct {
+	*wires
+	pod string
+}
+
+func (o orphaned) Attachments() ([]string, error) { return []string{o.pod}, nil }
+
+// TestOrphansAreProblems has a pod without a record be detached in vain, for another reason later. It is a problem, in
+// the words of the last try, since the first, until it is detached.
+func TestOrphansAreProblems(t *testing.T) {
+	b, id := open(t), sandbox.NewID()
+	b.cfg.Network = orphaned{b.net, string(id)}
+	b.net.failDel(errors.New("the plugin is gone: remove /the/file"))
+	began := time.Now()
+	b.reopen(t)
+	says := func(reason string) (p sandbox.Problem) {
+		t.Helper()
+		wait(t, reason, func() bool {
+			all := b.Problems()
+			if len(all) == 1 {
+				p = all[0]
+			}
+			return strings.HasSuffix(p.What, reason)
+		})
+		return p
+	}
+	first := says(": remove /the/file")
+	b.net.failDel(errors.New("the plugin says no"))
+	last := says("says no")
+	if last.Pod != id || !strings.Contains(last.What, "no record") || !last.Since.Equal(first.Since) ||
+		last.Since.Before(began) {
+		t.Errorf("%+v, before %+v", last, first)
+	}
+	b.net.failDel(nil)
+	wait(t, "its end", func() bool { return len(b.Problems()) == 0 })
 }
