@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"berth/internal/annotation"
+	"berth/internal/fail"
 )
 
 // kubernetesArgs are the CNI_ARGS that network plugins for Kubernetes read.
@@ -95,12 +96,15 @@ func portMappings(p Pod) []portMapping {
 // others go along with every pod.
 var asked = []string{"bandwidth", "infinibandGUID", "ips", "mac", "portMappings"}
 
-// warnUnmet tells of each capability that a pod asks for and that no plugin of the network has.
+// warnUnmet tells of each capability that a pod asks for and that no plugin of the network declares. Some
+// networks do it all the same, without CNI: Cilium reads a pod's annotations and host ports from the API. The value is
+// clipped, since a pod's ports may be hundreds of kilobytes, and the kubelet tries again and again.
 func warnUnmet(log *slog.Logger, conf *netconf, p Pod, capabilities map[string]json.RawMessage) {
 	for _, name := range asked {
 		if capabilities[name] != nil && !conf.can(name) {
-			log.Warn("no plugin of its network does what a pod asks for: none declares the capability, so nothing comes of it",
-				"capability", name, "wanted", string(capabilities[name]), "pod", p.ID, "name", p.Namespace+"/"+p.Name,
+			log.Warn("no plugin of its network declares the capability that a pod asks for: nothing comes of it, unless the "+
+				"network does that by itself, as Cilium may",
+				"capability", name, "wanted", fail.Clip(string(capabilities[name])), "pod", p.ID, "name", p.Namespace+"/"+p.Name,
 				"network", conf.Name, "file", conf.File)
 		}
 	}

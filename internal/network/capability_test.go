@@ -40,7 +40,7 @@ func TestUnmetCapabilities(t *testing.T) {
 				h.detach(p)
 				var told []string
 				for line := range strings.Lines(text.String()) {
-					if strings.Contains(line, p.ID) && strings.Contains(line, "no plugin of its network does") {
+					if strings.Contains(line, p.ID) && strings.Contains(line, "no plugin of its network declares") {
 						_, name, _ := strings.Cut(line, "capability=")
 						told = append(told, strings.Fields(name)[0])
 					}
@@ -56,5 +56,25 @@ func TestUnmetCapabilities(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestUnmetPortsAreClipped has a pod ask for thousands of host ports in a network without the capability, which may map
+// them without it.
+func TestUnmetPortsAreClipped(t *testing.T) {
+	text := &logged{}
+	_, change := script(t, "spy", spy)
+	h := newHost(t, `{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "spy"}]}`, change,
+		func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(text, nil)) })
+	var ports []Port
+	for i := range int32(5000) {
+		ports = append(ports, Port{HostPort: 10000 + i, ContainerPort: i + 1})
+	}
+	p := h.pod(ports...)
+	h.attach(p)
+	h.detach(p)
+	said := text.String()
+	if len(said) > 10<<10 || !strings.Contains(said, "10000") || !strings.Contains(said, "unless the network does that") {
+		t.Errorf("%d bytes: %.1000s", len(said), said)
 	}
 }
