@@ -122,9 +122,10 @@ var keys = slices.Concat([]key[Config]{
 		meaning: "for all plugins of a pod to attach it; then they are killed with their children",
 	},
 	{
-		name:    "cni.del_timeout",
-		field:   of(func(c *Config) *Duration { return &c.CNI.DelTimeout }, duration, seconds(60)),
-		meaning: "the same, to detach it; detaching is tried again later",
+		name:  "cni.del_timeout",
+		field: of(func(c *Config) *Duration { return &c.CNI.DelTimeout }, duration, seconds(60)),
+		meaning: "the same, each time that they run to detach it: more than once where they fail for long; detaching is " +
+			"tried again later",
 	},
 	{
 		name: "cdi.spec_dirs", restart: true,

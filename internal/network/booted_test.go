@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -123,6 +124,37 @@ rm -f "$d/lease"`)
 				}
 			})
 		}
+	}
+}
+
+// TestDetachHasTimeForAllOfIt has three plugins of a pod of the boot before hang to the end. A DEL that gives the
+// attachment up comes to its end in the time that plugins have in a Detach, however long a setting lets each run.
+func TestDetachHasTimeForAllOfIt(t *testing.T) {
+	_, change := script(t, "bad", "if [ $CNI_COMMAND = ADD ]; then "+
+		`echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.9.8.7/24"}]}'; exit 0; fi; sleep 1000`)
+	h := newHost(t, `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bad"},{"type":"bad"},{"type":"bad"}]}`, change,
+		func(c *Config) { c.DelTimeout = time.Second })
+	p := h.pod()
+	h.attach(p)
+	h.ofAnotherBoot(p)
+	a, err := h.attachments.read(p.ID)
+	must(t, err)
+	boot, now := bootTime()
+	a.Refused = &refusals{Tries: refusedTries, Boot: boot, At: now - failedFor}
+	must(t, h.attachments.write(a))
+	ctx, cancel := context.WithTimeout(t.Context(), h.Deadline()-2*time.Minute-h.cfg.AddTimeout+timeouts.For(time.Second))
+	defer cancel()
+	must(t, h.Detach(ctx, p))
+
+	h.cfg.DelTimeout = 10 * time.Minute
+	h.Reconfigure(h.cfg)
+	if d := h.Deadline(); d < 4*h.cfg.DelTimeout {
+		t.Errorf("%v for DELs of %v", d, h.cfg.DelTimeout)
+	}
+	h.cfg.AddTimeout, h.cfg.DelTimeout = math.MaxInt64, math.MaxInt64
+	h.Reconfigure(h.cfg)
+	if d := h.Deadline(); d < 24*time.Hour {
+		t.Errorf("%v", d)
 	}
 }
 

@@ -106,6 +106,19 @@ func Open(cfg Config) (*Network, error) {
 // Attachments lists the pods that are, or may be, attached: those whose ADD has begun and whose DEL has not succeeded.
 func (n *Network) Attachments() ([]string, error) { return n.attachments.list() }
 
+// Deadline is the time that an Attach or a Detach may take with all that it may run: an ADD, and of DELs one by the
+// attachment's configuration, one by that in force, and the last one, in which each plugin that hangs has the time of a
+// DEL. Three that hang fit. It follows the settings in force.
+func (n *Network) Deadline() time.Duration {
+	const (
+		others = 2 * time.Minute // for what is no plugin, such as iptables
+		dels   = 6
+		most   = 24 * time.Hour // of a setting, so that the sum has no overflow
+	)
+	cfg := n.CNI.inForce()
+	return others + min(cfg.AddTimeout, most) + dels*min(cfg.DelTimeout, most)
+}
+
 // Forget drops what is known of a pod's attachment without a DEL. It is the way out where DEL can never succeed; what
 // the plugins hold for the pod is then left to the administrator. It is nil when nothing is there.
 func (n *Network) Forget(podID string) error { return n.attachments.remove(podID) }

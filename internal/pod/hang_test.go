@@ -155,3 +155,14 @@ func (d *driver) AwaitExit(ctx context.Context, _, ctr string) error {
 		}
 	}
 }
+
+// TestNetworkHasItsOwnDeadline has plugins take longer than their settings let them, which the network knows.
+func TestNetworkHasItsOwnDeadline(t *testing.T) {
+	b := open(t)
+	b.net.hold, b.net.deadline = make(chan struct{}), 50*time.Millisecond
+	_, err := b.Run(t.Context(), podConfig("a"), "")
+	if err == nil || !strings.Contains(err.Error(), "step network") ||
+		!strings.Contains(err.Error(), "not done after 50ms") {
+		t.Errorf("%v", err)
+	}
+}

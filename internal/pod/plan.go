@@ -45,7 +45,7 @@ func (m *podPlan) steps() op.Plan {
 			Do:   func(ctx context.Context) error { return cfg.Runtime.Launch(ctx, id) },
 			Undo: func(ctx context.Context) error { return cfg.Runtime.Shutdown(ctx, id) }},
 		step("namespaces", bundle.Pins(m.on)),
-		{Name: "network", Deadline: 5 * time.Minute, Do: m.attach, Undo: m.detach},
+		{Name: "network", Deadline: cfg.Network.Deadline(), Do: m.attach, Undo: m.detach},
 		{Name: "init", Joins: true, Do: m.startInit, Undo: m.endInit},
 		{Name: "plugins", Do: m.introduce, Undo: m.dismiss},
 	}}

@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -38,7 +39,10 @@ type wires struct {
 	adds     int
 	hold     chan struct{} // an ADD waits for it
 	delErr   error
+	deadline time.Duration // 5 min where it is none
 }
+
+func (w *wires) Deadline() time.Duration { return cmp.Or(w.deadline, 5*time.Minute) }
 
 func (w *wires) Attach(ctx context.Context, p network.Pod) (network.Result, error) {
 	w.mu.Lock()

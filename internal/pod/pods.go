@@ -41,6 +41,8 @@ type Network interface {
 	Attach(ctx context.Context, p network.Pod) (network.Result, error)
 	Detach(ctx context.Context, p network.Pod) error
 	Attachments() ([]string, error)
+	// Deadline bounds an Attach and a Detach. It may change with the settings.
+	Deadline() time.Duration
 }
 
 // Cgroups is what the lifecycle needs of the cgroup driver. All may be repeated.
