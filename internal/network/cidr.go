@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -52,7 +55,7 @@ func (c *CNIConfig) SetPodCIDR(cidrs string) error {
 			"file", other, "cidr", cidrs)
 		return nil
 	}
-	written, err := c.cidr.write(file, cfg.Template, values)
+	written, err := c.cidr.write(file, unfinishedName(cfg.CacheDir), cfg.Template, values)
 	if err != nil {
 		return fmt.Errorf("set pod CIDR: %w", err)
 	}
@@ -98,11 +101,11 @@ func parseCIDRs(cidrs string) (cidrValues, error) {
 
 // cidrFile writes the configuration for pod CIDRs, for one caller at a time.
 type cidrFile struct {
-	mu sync.Mutex // held while the file is written, which has one name until it is complete
+	mu sync.Mutex // held while the file is written, which has one name of this daemon until it is complete
 }
 
 // write fills in the template and replaces file by it, if it is a CNI configuration and differs.
-func (c *cidrFile) write(file, from string, values cidrValues) (written bool, err error) {
+func (c *cidrFile) write(file, unfinished, from string, values cidrValues) (written bool, err error) {
 	text, err := limit.ReadFile(from, limit.CNIConfig)
 	if err != nil {
 		return false, fmt.Errorf("read the template: %w", err)
@@ -121,18 +124,39 @@ func (c *cidrFile) write(file, from string, values cidrValues) (written bool, er
 	if old, err := limit.ReadFile(file, limit.CNIConfig); err == nil && bytes.Equal(old, out) {
 		return false, nil
 	}
-	return true, replace(file, out)
+	return true, replace(file, filepath.Join(filepath.Dir(file), unfinished), out)
+}
+
+// unfinishedName is the name of what is not complete. Each instance has one of its own, told by the directory that is
+// its alone: two may have one directory of configurations.
+func unfinishedName(cacheDir string) string {
+	sum := fnv.New32a()
+	_, _ = sum.Write([]byte(cacheDir)) // a hash takes all
+	return fmt.Sprintf(".%s.%08x.tmp", templated, sum.Sum32())
+}
+
+// tidyUnfinished removes what daemons of earlier releases have left in the directory that were killed while they wrote.
+// It goes by the form of the names that those had, and takes no file that may be being written.
+func tidyUnfinished(dir string) {
+	entries, _ := os.ReadDir(dir) // the watch tells of a directory that cannot be read
+	for _, e := range entries {
+		number, ours := strings.CutPrefix(e.Name(), ".tmp-")
+		if _, err := strconv.ParseUint(number, 10, 64); !ours || err != nil || !e.Type().IsRegular() {
+			continue
+		}
+		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > time.Hour {
+			_ = os.Remove(filepath.Join(dir, e.Name()))
+		}
+	}
 }
 
 // replace writes a file beside the one that it then replaces, under one name, so that what a killed daemon has left is
 // written over. It is on the disk before it has its name: after a power cut an empty file would keep the node's network
 // down until somebody tells the pod CIDR again.
-func replace(file string, data []byte) error {
-	dir := filepath.Dir(file)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+func replace(file, unfinished string, data []byte) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
 	}
-	unfinished := filepath.Join(dir, "."+filepath.Base(file)+".tmp")
 	err := writeSynced(unfinished, data)
 	if err == nil {
 		err = os.Rename(unfinished, file)

@@ -26,6 +26,9 @@ type CNIConfig struct {
 func openCNIConfig(cfg Config) *CNIConfig {
 	c := &CNIConfig{log: cfg.Logger, dirty: cfg.Dirty}
 	c.settings.Store(&cfg)
+	if cfg.Template != "" {
+		tidyUnfinished(cfg.ConfigDir)
+	}
 	c.status.log, c.status.call = cfg.Logger, func(ctx context.Context, conf *netconf) error {
 		return askStatus(ctx, &call{
 			settings: c.inForce, run: cfg.Run, log: cfg.Logger, name: "cni-status", verb: "STATUS", conf: conf,
