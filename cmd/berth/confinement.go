@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"berth/internal/admin"
@@ -28,6 +29,8 @@ func (n *node) openConfinement(ctx context.Context) error {
 	if n.facts.AppArmor {
 		n.confinement.profiles = &apparmor.Profiles{
 			State: n.cfg.State, Families: host.SocketFamilies(), Run: n.groups.helpers.Run,
+			Off:     n.cfg.AppArmor == config.AppArmorOff,
+			NoAdmin: !slices.Contains(n.facts.BoundingCaps, "CAP_MAC_ADMIN"),
 		}
 		n.confinement.loadProfile(ctx, n.log)
 	}
@@ -46,7 +49,7 @@ func (c *confinement) loadProfile(ctx context.Context, log *slog.Logger) {
 
 // appArmor is what AppArmor does with containers that ask for nothing.
 func (c *confinement) appArmor() *admin.Module {
-	if c.profiles == nil {
+	if c.profiles == nil || c.profiles.Off {
 		return &admin.Module{}
 	}
 	s := c.profiles.Status()

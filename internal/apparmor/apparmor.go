@@ -34,6 +34,10 @@ type Profiles struct {
 	State string
 	// Families are the socket families that the default profile allows, by the names that AppArmor has for them.
 	Families []string
+	// Off says that the node's configuration wants no default profile.
+	Off bool
+	// NoAdmin says that what this process runs cannot have CAP_MAC_ADMIN, without which the kernel takes no profile.
+	NoAdmin bool
 	// Run runs a helper program until it has ended.
 	Run func(ctx context.Context, name string, cmd *exec.Cmd) error
 
@@ -63,6 +67,11 @@ const listPath = "/sys/kernel/security/apparmor/profiles"
 // ErrNoParser says that this machine has no program that compiles profiles.
 var ErrNoParser = errors.New("this machine has no apparmor_parser: install the package apparmor")
 
+var (
+	errOff     = errors.New(`the configuration has apparmor = "off"`)
+	errNoAdmin = errors.New("this daemon may load no AppArmor profile: its bounding set is without CAP_MAC_ADMIN")
+)
+
 // Default returns the profile of containers that ask for none or for RuntimeDefault: DefaultName, or "" where the
 // kernel does not have it and this machine lacks what loads it. It looks each time, since a package may bring that.
 func (p *Profiles) Default() string {
@@ -73,13 +82,19 @@ func (p *Profiles) Default() string {
 }
 
 // lacks says what this machine lacks to have the default profile; nil where it lacks nothing, though a load may fail.
+// A process that the kernel shows no profiles may not load any either.
 func (p *Profiles) lacks() error {
+	if p.Off {
+		return errOff
+	}
 	loaded, err := p.Loaded(DefaultName)
 	switch {
 	case loaded:
 		return nil
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
 		return err
+	case p.NoAdmin:
+		return errNoAdmin
 	}
 	_, err = p.findParser()
 	return err
@@ -93,6 +108,9 @@ type Status struct {
 
 // Status tells what the next container gets, without loading anything.
 func (p *Profiles) Status() Status {
+	if p.Off {
+		return Status{}
+	}
 	failed := p.lastFailure()
 	loaded, err := p.Loaded(DefaultName)
 	switch lacks := p.lacks(); {
@@ -122,6 +140,10 @@ func (p *Profiles) Loaded(name string) (bool, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("look for the AppArmor profile %s: the kernel does not show its profiles: mount "+
 			"securityfs at /sys/kernel/security: %w", name, err)
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return false, fmt.Errorf("look for the AppArmor profile %s: the kernel does not show this daemon its profiles, as "+
+			"in a user namespace: %w", name, err)
 	}
 	if err != nil {
 		return false, fmt.Errorf("look for the AppArmor profile %s: %w", name, err)

@@ -186,6 +186,37 @@ func TestParserComes(t *testing.T) {
 	}
 }
 
+// unreadable is a file that the kernel lets nobody read.
+const unreadable = "/proc/sys/net/ipv4/route/flush"
+
+// TestNothingToLoadWith wants containers to go without where a load can never succeed or the configuration wants none,
+// and the first told.
+func TestNothingToLoadWith(t *testing.T) {
+	for name, c := range map[string]struct {
+		without func(*Profiles)
+		problem string // empty is none
+	}{
+		"a list that may not be read": {func(p *Profiles) { p.list = unreadable }, "does not show this daemon its"},
+		"no CAP_MAC_ADMIN":            {func(p *Profiles) { p.NoAdmin = true }, "CAP_MAC_ADMIN"},
+		"off":                         {func(p *Profiles) { p.Off = true }, ""},
+	} {
+		p, loads := kernel(t, "")
+		c.without(p)
+		s := p.Status()
+		if p.Default() != "" || s.Profile != "" || (s.Problem == nil) != (c.problem == "") || loads() != 0 ||
+			s.Problem != nil && !strings.Contains(s.Problem.Error(), c.problem) {
+			t.Errorf("%s: %q, %+v", name, p.Default(), s)
+		}
+	}
+	p, _ := kernel(t, "berth-default (enforce)\n") // somebody else may have loaded it
+	if p.NoAdmin = true; p.Default() != DefaultName {
+		t.Error("a profile that is loaded needs no capability")
+	}
+	if p.Off = true; p.Default() != "" {
+		t.Error("off, and the kernel has it")
+	}
+}
+
 // TestOtherText wants a container to run under the profile of another release where this one's cannot be loaded, which
 // is tried again, but not for each container.
 func TestOtherText(t *testing.T) {

@@ -52,7 +52,7 @@ type Builder struct {
 
 // AppArmor is that of the node. All may be repeated.
 type AppArmor interface {
-	// Default returns the profile of processes that ask for none; empty while this node can load none.
+	// Default returns the profile of processes that ask for none; empty while this node has none.
 	Default() string
 	// Ensure makes sure that the kernel has a profile, which is not empty. An error says what to do about it.
 	Ensure(ctx context.Context, profile string) error

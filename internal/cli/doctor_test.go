@@ -78,15 +78,23 @@ func TestAppArmorDiagnosis(t *testing.T) {
 	if d := (machine{}).apparmor(); d.Result != fine || !strings.Contains(d.Text, "does not enforce") {
 		t.Errorf("a kernel without it: %+v", d)
 	}
-	loaded := machine{facts: host.Facts{AppArmor: true, AppArmorProfiles: []string{"x", "berth-default"}}}
+	cfg := config.Default()
+	loaded := machine{config: cfg, facts: host.Facts{AppArmor: true, AppArmorProfiles: []string{"x", "berth-default"}}}
 	if d := loaded.apparmor(); d.Result != fine || !strings.Contains(d.Text, "is loaded") {
 		t.Errorf("a profile that is loaded: %+v", d)
 	}
 	_, err := apparmor.FindParser()
 	want := map[bool]string{true: fine, false: warning}[err == nil]
-	if d := (machine{facts: host.Facts{AppArmor: true}}).apparmor(); d.Result != want ||
+	if d := (machine{config: cfg, facts: host.Facts{AppArmor: true}}).apparmor(); d.Result != want ||
 		(want == fine) != (d.Remedy == "") {
 		t.Errorf("a profile that is not loaded, parser %v: %+v", err, d)
+	}
+	cfg.AppArmor, loaded.facts.Seccomp, loaded.facts.Arch = config.AppArmorOff, true, "amd64"
+	if d := loaded.apparmor(); d.Result != fine || !strings.Contains(d.Text, "the configuration says so") {
+		t.Errorf("off, and a profile that is loaded: %+v", d)
+	}
+	if d := loaded.socketFamilies(); d.Result != warning || !strings.Contains(d.Text, "32-bit") {
+		t.Errorf("off, and a profile that is loaded: %+v", d)
 	}
 }
 

@@ -111,6 +111,9 @@ func (m machine) apparmor() diagnosis {
 	if !m.facts.AppArmor {
 		return diagnosis{subject, fine, "this kernel does not enforce it, and pods run without", ""}
 	}
+	if m.config.AppArmor == config.AppArmorOff {
+		return diagnosis{subject, fine, "pods that name no profile run without one, because the configuration says so", ""}
+	}
 	if m.daemon.AppArmor != nil {
 		return module(subject, m.daemon.AppArmor)
 	}

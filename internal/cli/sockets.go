@@ -20,7 +20,7 @@ func (m machine) socketFamilies() diagnosis {
 	case !m.facts.Seccomp && !m.facts.AppArmor && !m.facts.SELinux:
 		return diagnosis{subject, warning, "containers reach all that the kernel has, also AF_ALG and AF_VSOCK",
 			"see seccomp above"}
-	case m.facts.AppArmor && m.apparmor().Result == fine:
+	case m.facts.AppArmor && m.config.AppArmor != config.AppArmorOff && m.apparmor().Result == fine:
 		return diagnosis{subject, fine, closed + "the AppArmor profile " + apparmor.DefaultName, ""}
 	case mode == "enforcing" && len(open) == 0:
 		return diagnosis{subject, fine, closed + "the SELinux policy", ""}

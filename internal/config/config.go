@@ -27,6 +27,9 @@ const (
 	NamesCRIO       = "crio"
 )
 
+// AppArmorOff is the value of apparmor with which containers that name no profile run without one.
+const AppArmorOff = "off"
+
 // Whether containers get SELinux labels, where it is configured.
 const (
 	SELinuxOn  = "on"
@@ -61,6 +64,8 @@ type Config struct {
 	CRIOSocket string
 	// SELinux is SELinuxOn or SELinuxOff; empty: on where the kernel has it and its policy knows containers.
 	SELinux string
+	// AppArmor is AppArmorOff; empty: containers that name no profile run under berth-default, where they can.
+	AppArmor string
 	// KnownHoles is HolesWarn or HolesRefuse: what becomes of new pods whose runtime has published ways out.
 	KnownHoles string
 

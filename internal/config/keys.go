@@ -89,6 +89,14 @@ var keys = slices.Concat([]key[Config]{
 			"nowhere else",
 	},
 	{
+		name: "apparmor", restart: true, unset: "probed",
+		field:   of(func(c *Config) *string { return &c.AppArmor }, oneOfOrEmpty(AppArmorOff), ""),
+		comment: "off: containers that name no AppArmor profile run without. Empty: under berth-default, where they can.",
+		meaning: "`off`: containers that name no [AppArmor](apparmor.md) profile run without one, and those that ask for " +
+			"`RuntimeDefault` are refused. Unless it is said: they run under `berth-default` where the kernel has AppArmor " +
+			"and the node can load a profile",
+	},
+	{
 		name:    "known_holes",
 		field:   of(func(c *Config) *string { return &c.KnownHoles }, oneOf(HolesWarn, HolesRefuse), HolesWarn),
 		comment: "Of runtimes from whose containers a way out is published: warn, or refuse new pods.",

@@ -43,7 +43,7 @@ func TestReload(t *testing.T) {
 // TestReloadDecides has every key decided: who adds one says here whether a running daemon takes it over.
 func TestReloadDecides(t *testing.T) {
 	restart := []string{"root", "state", "socket", "log_format", "cgroup_driver", "cgroup_names",
-		"cgroup_favor_dynmods", "crio_socket", "selinux", "images.root",
+		"cgroup_favor_dynmods", "crio_socket", "selinux", "apparmor", "images.root",
 		"images.unpack", "images.unpacker", "monitor.path", "timeouts.create_abandon", "cdi.spec_dirs",
 		"streaming.address", "streaming.port", "streaming.cert", "streaming.key", "streaming.idle_timeout", "metrics.address",
 		"nri.enable", "nri.socket", "nri.plugin_dir", "nri.config_dir", "nri.registration_timeout", "nri.request_timeout",

@@ -81,7 +81,7 @@ func (l Labels) Superuser() bool {
 }
 
 // apparmor names the profile of the process. RuntimeDefault, also where nothing is asked for, is the daemon's own
-// profile; a privileged process has it not. Where the node can load none, what asks for nothing runs without. A profile
+// profile; a privileged process has it not. Where the node has none, what asks for nothing runs without. A profile
 // asked for by name must be had, by whomever.
 func (b *build) apparmor() error {
 	want, asked := b.security.GetApparmor(), true
@@ -104,8 +104,9 @@ func (b *build) apparmor() error {
 		return nil
 	}
 	if b.AppArmorDefault == "" && asked {
-		return fail.New(errdefs.ErrFailedPrecondition, "AppArmor profile of type RuntimeDefault: this node cannot load the "+
-			"runtime's own: berth doctor says what it lacks, which is looked for again at the next try")
+		return fail.New(errdefs.ErrFailedPrecondition, "AppArmor profile of type RuntimeDefault: this node does not "+
+			"have the runtime's own: berth doctor says what it lacks, or that the configuration has it off; the next try "+
+			"looks again")
 	}
 	b.out.Process.ApparmorProfile = b.AppArmorDefault
 	return nil

@@ -99,9 +99,10 @@ func TestRefuses(t *testing.T) {
 			`,"apparmor":{"profile_type":"Localhost"}}}}`, want: "without a name"},
 		"apparmor default": {container: `{"linux":{"security_context":{` + own +
 			`,"apparmor":{"profile_type":"RuntimeDefault"}}}}`, input: `{"Host":{"AppArmor":true}}`,
-			want: "cannot load the runtime's own"},
+			want: "does not have the runtime's own"},
 		"apparmor old default": {container: `{"linux":{"security_context":{` + own +
-			`,"apparmor_profile":"runtime/default"}}}`, input: `{"Host":{"AppArmor":true}}`, want: "cannot load the runtime's own"},
+			`,"apparmor_profile":"runtime/default"}}}`, input: `{"Host":{"AppArmor":true}}`,
+			want: "does not have the runtime's own"},
 		"apparmor old": {container: `{"linux":{"security_context":{` + own + `,"apparmor_profile":"x"}}}`,
 			want: "apparmor_profile"},
 		"seccomp old": {container: `{"linux":{"security_context":{` + own + `,"seccomp_profile_path":"localhost/"}}}`,

@@ -53,7 +53,7 @@ type Input struct {
 	StatDevice func(ctx context.Context, hostPath string) ([]specs.LinuxDevice, error)
 	Rlimits    []specs.POSIXRlimit // asked for by the configuration; CRI itself has none
 
-	// AppArmorDefault is the AppArmor profile for RuntimeDefault; empty while this node can load none.
+	// AppArmorDefault is the AppArmor profile for RuntimeDefault; empty while this node has none.
 	AppArmorDefault string
 }
 

@@ -103,7 +103,13 @@ var rules = []rule{
 	{key: "cri.selinux_category_range", usual: []any{int64(1024)}, why: "categories are any two of 1024"},
 	{key: "cri.max_container_log_line_size", usual: []any{int64(16 << 10)}, why: "the longest entry of a log has 16 " +
 		"KiB; a longer line is several entries"},
-	{key: "cri.disable_apparmor", why: "a pod chooses by its security context, berth-default unless it does"},
+	{key: "cri.disable_apparmor", take: func(c *conversion, s setting) {
+		if s.value == true {
+			c.set("apparmor", "off")
+			c.carry(s, "apparmor = 'off'", "containers that name no profile run without one, and those that ask for "+
+				"RuntimeDefault are refused, as under containerd; a profile that a pod names is used where it is loaded")
+		}
+	}},
 	{key: "cri.restrict_oom_score_adj", why: "the daemon runs as root, and may set any"},
 	{key: "cri.disable_cgroup", why: "containers always have cgroups"},
 	{key: "cri.disable_proc_mount", why: "the pod's procMount says it"},

@@ -214,6 +214,23 @@ func TestSELinux(t *testing.T) {
 	}
 }
 
+// TestAppArmorOff has containers without a profile where containerd gives them none.
+func TestAppArmorOff(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.toml")
+	for off, want := range map[bool]string{true: "apparmor = 'off'\n", false: ""} {
+		write(t, path, fmt.Sprintf("version = 3\n[plugins.'io.containerd.cri.v1.runtime']\ndisable_apparmor = %v\n", off))
+		r, err := Convert(Options{Path: path, Look: look, DockerCerts: "/nowhere", Release: "2.1.4"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := string(r.Config); !strings.Contains(text, want) || strings.Contains(text, "apparmor") != off ||
+			strings.Contains(told(r), "disable_apparmor = true → apparmor = 'off': containers that name no") != off {
+			t.Errorf("%v:\n%s\n%s", off, r.Config, told(r))
+		}
+		accepted(t, path, r)
+	}
+}
+
 // TestVerifiers has programs that containerd asks by itself asked by Berth.
 func TestVerifiers(t *testing.T) {
 	dir := t.TempDir()
