@@ -43,6 +43,16 @@ type placer struct {
 
 // put writes a file, unless there is one.
 func (p *placer) put(name string, mode fs.FileMode, data []byte) error {
+	return p.place(name, mode, data, p.overwrite, "replaced")
+}
+
+// add writes a file with data that has all that is in the file already.
+func (p *placer) add(name string, mode fs.FileMode, data []byte) error {
+	return p.place(name, mode, data, true, "added to")
+}
+
+// place writes a file; over one that is there only if it may, and tells of that as changed.
+func (p *placer) place(name string, mode fs.FileMode, data []byte, over bool, changed string) error {
 	path := filepath.Join(p.dir, name)
 	there, err := limit.ReadFile(path, limit.ConfigFile)
 	did := "written"
@@ -50,12 +60,12 @@ func (p *placer) put(name string, mode fs.FileMode, data []byte) error {
 	case err == nil && bytes.Equal(there, data):
 		fmt.Fprintf(p.out, "%s: is here already\n", path)
 		return nil
-	case err == nil && !p.overwrite:
+	case err == nil && !over:
 		p.kept++
 		fmt.Fprintf(p.out, "%s: left as it is, and is another than it would be; --overwrite replaces it\n", path)
 		return nil
 	case err == nil:
-		did = "replaced"
+		did = changed
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
@@ -188,7 +198,7 @@ func putEnvironment(p *placer, into string, env map[string]string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return p.put(path, 0o600, settings.WithEnvironment(there, env)) // an address of a proxy may have a password
+	return p.add(path, 0o600, settings.WithEnvironment(there, env)) // an address of a proxy may have a password
 }
 
 // askTimeout is how long a program may take to answer.

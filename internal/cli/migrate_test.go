@@ -319,10 +319,10 @@ func TestMigrateProxies(t *testing.T) {
 	etc := t.TempDir()
 	into, file := filepath.Join(etc, "berth"), filepath.Join(etc, "default", "berth")
 	env := map[string]string{"HTTPS_PROXY": "http://u:s3cret@p:1"}
-	put := func(overwrite bool) (told string, kept int, text string) {
+	put := func(dryRun bool) (told string, kept int, text string) {
 		t.Helper()
 		out := &strings.Builder{}
-		p := &placer{out: out, dir: into, overwrite: overwrite}
+		p := &placer{out: out, dir: into, dryRun: dryRun}
 		if err := putEnvironment(p, into, env); err != nil {
 			t.Fatal(err)
 		}
@@ -341,12 +341,13 @@ func TestMigrateProxies(t *testing.T) {
 	if err := os.WriteFile(file, []byte(own), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if told, kept, text := put(false); kept != 1 || text != own || !strings.Contains(told, "left as it is") {
-		t.Errorf("over another: %d, %s, %s", kept, told, text)
+	if told, kept, text := put(true); kept != 0 || text != own || told != file+": would be added to\n" {
+		t.Errorf("a dry run: %d, %s, %s", kept, told, text)
 	}
-	for range 2 { // and then it is there
-		if told, kept, text := put(true); kept != 0 || text != own+"HTTPS_PROXY=\"http://u:s3cret@p:1\"\n" {
-			t.Errorf("--overwrite: %d, %s, %s", kept, told, text)
+	for _, want := range []string{"added to", "is here already"} { // without --overwrite, as nothing is lost
+		if told, kept, text := put(false); kept != 0 || text != own+"HTTPS_PROXY=\"http://u:s3cret@p:1\"\n" ||
+			told != file+": "+want+"\n" {
+			t.Errorf("beside another: %d, %s, %s", kept, told, text)
 		}
 	}
 }

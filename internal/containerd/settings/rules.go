@@ -321,7 +321,9 @@ func labels(c *conversion, s setting) {
 		c.carry(s, "selinux = 'off'", "containers have no labels, as under containerd; without this key they have where the "+
 			"kernel has SELinux on")
 	case c.selinux:
-		c.become(s, "selinux", "on")
+		c.set("selinux", "on")
+		c.carry(s, "selinux = 'on'", "where the kernel has SELinux off, or its policy knows no containers, the daemon does "+
+			"not start, while containerd only warns; without this key it starts, and containers have labels where they can")
 	default:
 		c.drop(s, "this kernel has SELinux off; containers have labels as soon as it is on, and selinux = 'on' keeps the "+
 			"daemon from starting where it is not")
@@ -335,10 +337,17 @@ func nri(c *conversion, s setting) {
 	}
 }
 
+// rejections are what the validator of NRI can refuse, by their keys.
+var rejections = []string{
+	"reject_oci_hook_adjustment", "reject_namespace_adjustment", "reject_sysctl_adjustment",
+	"reject_runtime_default_seccomp_adjustment", "reject_unconfined_seccomp_adjustment",
+	"reject_custom_seccomp_adjustment",
+}
+
 // validator carries over what containerd's validator of NRI refuses: Berth's is the same, with the same names.
 func validator(c *conversion, s setting) {
 	name := s.parts[len(s.parts)-1]
-	if name != "enable" && !(strings.HasPrefix(name, "reject_") && strings.HasSuffix(name, "_adjustment")) {
+	if name != "enable" && !slices.Contains(rejections, name) {
 		c.drop(s, "the validator of Berth has no such setting")
 		return
 	}

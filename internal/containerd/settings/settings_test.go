@@ -197,7 +197,7 @@ func TestSELinux(t *testing.T) {
 		said, kernel bool
 		want, note   string
 	}{
-		{true, true, "selinux = 'on'\n", "enable_selinux = true → selinux = 'on'\n"},
+		{true, true, "selinux = 'on'\n", "enable_selinux = true → selinux = 'on': where the kernel has SELinux off, "},
 		{true, false, "", "enable_selinux = true is not carried over: this kernel has SELinux off"},
 		{false, true, "selinux = 'off'\n", "enable_selinux = false → selinux = 'off': containers have no labels, as under"},
 		{false, false, "selinux = 'off'\n", "enable_selinux = false → selinux = 'off': "},
@@ -229,6 +229,29 @@ func TestAppArmorOff(t *testing.T) {
 		}
 		accepted(t, path, r)
 	}
+}
+
+// TestValidator has all that the validator of NRI refuses refused by Berth's, and notes what that does not know.
+func TestValidator(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.toml")
+	text := "version = 3\n[plugins.'io.containerd.nri.v1.nri'.default_validator]\nenable = true\n"
+	for _, name := range append([]string{"reject_later_adjustment"}, rejections...) {
+		text += name + " = true\n"
+	}
+	write(t, path, text)
+	r, err := Convert(Options{Path: path, Look: look, DockerCerts: "/nowhere", Release: "2.1.4"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range rejections {
+		if !strings.Contains(string(r.Config), name+" = true\n") {
+			t.Errorf("%s is not carried over", name)
+		}
+	}
+	if !strings.Contains(told(r), "reject_later_adjustment = true is not carried over: the validator of Berth has no") {
+		t.Errorf("what is not known:\n%s", told(r))
+	}
+	accepted(t, path, r)
 }
 
 // TestVerifiers has programs that containerd asks by itself asked by Berth.
@@ -443,6 +466,25 @@ func write(t *testing.T, path, text string) {
 	}
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestCertificatesStay wants certificates that the service has beside containerd's files named as what has to stay.
+func TestCertificatesStay(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "config.toml"), "version = 3\n")
+	unit := "Environment=SSL_CERT_FILE=" + dir + "/ca.pem SSL_CERT_DIR=/etc/ssl/certs:" + dir + "/certs " +
+		"HTTP_PROXY=http://p:1\n"
+	r, err := Convert(Options{Path: filepath.Join(dir, "config.toml"), Look: look, DockerCerts: "/nowhere", Unit: unit})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"SSL_CERT_FILE": ": it has to stay in " + dir, "SSL_CERT_DIR": ": it has to stay in " + dir, "HTTP_PROXY": "",
+	} {
+		if !strings.Contains(told(r), name+" → the environment of the service of Berth"+want+"\n") {
+			t.Errorf("%s:\n%s", name, told(r))
+		}
 	}
 }
 

@@ -52,7 +52,10 @@ func (c *conversion) unit(properties string) map[string]string {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(env)) {
-		c.notes = append(c.notes, Note{File: from[name], Key: name, To: "the environment of the service of Berth"})
+		c.notes = append(c.notes, Note{
+			File: from[name], Key: name, To: "the environment of the service of Berth",
+			Why: c.stays(filepath.SplitList(env[name])...), // a proxy is no path
+		})
 	}
 	return env
 }
