@@ -61,6 +61,10 @@ func findHandlers(ctx context.Context, t *runtimeTrials, cfg *config.Config) (*h
 			continue
 		}
 		h.bases[name] = base
+		if withheld := base.Withheld(); len(withheld) > 0 {
+			t.log.Info("the base spec of a runtime handler keeps usual capabilities from containers that name none",
+				"key", "runtimes."+name+".base_spec", "file", c.BaseSpec, "capabilities", strings.Join(withheld, " "))
+		}
 	}
 	return h, h.chooseDefault(ctx, t)
 }

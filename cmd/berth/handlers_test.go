@@ -68,7 +68,7 @@ func TestEveryKeyOfAHandlerArrives(t *testing.T) {
 
 // TestBadBaseSpec has a daemon start though the base spec of its default handler is gone or says what nobody knows. The
 // handler makes nothing new, its pods can be stopped, and other handlers are as ever. A reload refuses it, and takes it
-// when it is mended.
+// when it is mended. What it keeps from containers then is in the log.
 func TestBadBaseSpec(t *testing.T) {
 	dir := t.TempDir()
 	base, path := filepath.Join(dir, "base.json"), filepath.Join(dir, "config.toml")
@@ -123,11 +123,18 @@ func TestBadBaseSpec(t *testing.T) {
 	if _, err := r.reload(t.Context()); err == nil || !strings.Contains(err.Error(), "runtimes.bad.base_spec") {
 		t.Errorf("a reload: %v", err)
 	}
-	put(base, `{"process":{"env":["A=b"]}}`)
+	var log strings.Builder
+	trials.log = slog.New(slog.NewTextHandler(&log, nil))
+	put(base, `{"process":{"env":["A=b"],"capabilities":{"bounding":["CAP_KILL"]}}}`)
 	if _, err := r.reload(t.Context()); err != nil {
 		t.Errorf("a reload with the file mended: %v", err)
 	}
 	if _, s, err := r.settings.handlers.Load().findSpec(""); err != nil || s.Base == nil {
 		t.Errorf("the handler afterwards: %v", err)
+	}
+	for _, want := range []string{"runtimes.bad.base_spec", base, `"CAP_CHOWN CAP_DAC_OVERRIDE `} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("fewer than the usual capabilities: no %s in the log: %s", want, log.String())
+		}
 	}
 }

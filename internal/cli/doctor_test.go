@@ -408,11 +408,12 @@ func TestDefaultRuntimeThatIsNotInstalled(t *testing.T) {
 	}
 }
 
-// TestTrialThatIsNotUndone wants nothing of what a trial left behind to be touched.
+// TestBaseSpecDiagnosis wants base specs told that cannot be used, and those with fewer than the usual capabilities.
 func TestBaseSpecDiagnosis(t *testing.T) {
 	dir := t.TempDir()
 	handlers := map[string]config.Handler{"none": {}, "gone": {BaseSpec: dir + "/gone"}}
-	for name, text := range map[string]string{"good": "{}", "odd": "{\n\"x\":1}"} {
+	const three = `{"process":{"capabilities":{"bounding":["CAP_AUDIT_WRITE","CAP_KILL","CAP_NET_BIND_SERVICE"]}}}`
+	for name, text := range map[string]string{"good": "{}", "odd": "{\n\"x\":1}", "three": three} {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -425,11 +426,12 @@ func TestBaseSpecDiagnosis(t *testing.T) {
 			t.Fatalf("%+v", found)
 		}
 	}
-	if len(found) != 2 {
+	if len(found) != 3 || found[2].Result != fine || !strings.Contains(found[2].Text, "none: CAP_CHOWN CAP_DAC_OVER") {
 		t.Errorf("%+v", found)
 	}
 }
 
+// TestTrialThatIsNotUndone wants nothing of what a trial left behind to be touched.
 func TestTrialThatIsNotUndone(t *testing.T) {
 	dir := t.TempDir()
 	precious := filepath.Join(dir, "trial", "rootfs", "precious")

@@ -237,16 +237,21 @@ func (m machine) runtimes(ctx context.Context) []diagnosis {
 	return append(found, endTrials(dir)...)
 }
 
-// baseSpecs tells of base specs that cannot be used.
+// baseSpecs tells of base specs that cannot be used, and of those that keep usual capabilities from containers.
 func baseSpecs(r config.Runtimes) (found []diagnosis) {
 	for _, name := range slices.Sorted(maps.Keys(r.Handlers)) {
 		path := r.Handlers[name].BaseSpec
 		if path == "" {
 			continue
 		}
+		var base *spec.Base
 		text, err := limit.ReadFile(path, limit.BaseSpec)
 		if err == nil {
-			_, err = spec.ParseBase(text)
+			base, err = spec.ParseBase(text)
+		}
+		if withheld := base.Withheld(); len(withheld) > 0 {
+			found = append(found, diagnosis{"runtime " + name, fine, fmt.Sprintf("its base spec %s keeps usual capabilities "+
+				"from containers that name none: %s", path, strings.Join(withheld, " ")), ""})
 		}
 		if err != nil {
 			found = append(found, diagnosis{"runtime " + name, broken, fmt.Sprintf("its base spec %s cannot be used, so no "+

@@ -117,6 +117,22 @@ func TestBaseCapabilities(t *testing.T) {
 	}
 }
 
+// TestWithheld are the usual capabilities that a base leaves out, and none of one that says nothing of them.
+func TestWithheld(t *testing.T) {
+	for base, want := range map[string][]string{
+		"": nil, `{"process":{"env":["A=b"]}}`: nil, `{"process":{"capabilities":{}}}`: defaultCaps,
+		`{"process":{"capabilities":{"bounding":["CAP_BPF","` + strings.Join(defaultCaps[1:], `","`) + `"]}}}`: {"CAP_CHOWN"},
+	} {
+		var b *Base // as a handler without one has
+		if base != "" {
+			b = &Base{json: []byte(base)}
+		}
+		if got := b.Withheld(); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, wanted %v", base, got, want)
+		}
+	}
+}
+
 // TestBaseSeccomp gives a container the filter of the base where no other is asked for, which a kubelet says as
 // Unconfined.
 func TestBaseSeccomp(t *testing.T) {

@@ -86,6 +86,15 @@ func (b *build) usualCaps() []string {
 	return slices.Clone(defaultCaps)
 }
 
+// Withheld are those of the usual capabilities that the base keeps from containers which name none.
+func (b *Base) Withheld() []string {
+	caps := b.spec().Process.Capabilities
+	if caps == nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(defaultCaps), func(c string) bool { return slices.Contains(caps.Bounding, c) })
+}
+
 // availableCaps is what the daemon can hand on. A pod in a user namespace of its own has every capability there.
 func (b *build) availableCaps() []string {
 	if b.Paths.UserNS != "" {
