@@ -61,8 +61,8 @@ func (c *confinement) seLinux() *admin.Module {
 	if c.labels == nil {
 		return &admin.Module{}
 	}
-	node, err := c.labels.get()
-	if err != nil {
+	node, err := c.labels.known()
+	if node == nil {
 		return moduleOf("", fmt.Errorf("containers run without SELinux labels: %w", err))
 	}
 	process, _ := node.Usual()
@@ -92,24 +92,44 @@ type labels struct {
 	open func() (*selinux.Node, error)
 	lend func(*selinux.Node) string // makes a program for the init of pods
 
-	mu       sync.Mutex
+	asking sync.Mutex // held while the policy and the disk are asked, before mu
+
+	mu       sync.Mutex    // guards what follows, and is held for no disk
 	node     *selinux.Node // nil until it was opened
 	initFile string        // the monitor's binary, with a label with which containers may run it; empty is none
+	lacks    error         // what the policy was found to lack when it was last asked
 }
 
 // get asks the policy again where it had no labels. What it has once stays.
 func (l *labels) get() (*selinux.Node, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.node != nil {
-		return l.node, nil
+	if node, _ := l.known(); node != nil {
+		return node, nil
+	}
+	l.asking.Lock()
+	defer l.asking.Unlock()
+	if node, _ := l.known(); node != nil { // who asked before has found it
+		return node, nil
 	}
 	node, err := l.open()
+	file := ""
+	if err == nil {
+		file = l.lend(node)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if err != nil {
+		l.lacks = err
 		return nil, err
 	}
-	l.node, l.initFile = node, l.lend(node)
+	l.node, l.initFile, l.lacks = node, file, nil
 	return node, nil
+}
+
+// known is what was found when the policy was last asked. It asks nobody, so that a status waits for no disk.
+func (l *labels) known() (*selinux.Node, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.node, l.lacks
 }
 
 // forNew is what gives labels to pods that are made now; nil while they get none.

@@ -5,9 +5,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"berth/internal/admin"
 	"berth/internal/selinux"
+	"berth/test/timeouts"
 )
 
 // A copy that cannot be made leaves the one of an earlier start, and nothing half made.
@@ -45,6 +49,9 @@ func TestLabelsComeLater(t *testing.T) {
 		open: func() (*selinux.Node, error) { return &selinux.Node{}, answer },
 		lend: func(*selinux.Node) string { lent++; return "/state/pod-init" },
 	}}
+	if _, err := c.labels.get(); err == nil { // as at the start
+		t.Error("labels of a policy that has none")
+	}
 	if got := c.labels.forNew(); got != nil || c.labels.program() != "" {
 		t.Errorf("%v, %q", got, c.labels.program())
 	}
@@ -61,5 +68,43 @@ func TestLabelsComeLater(t *testing.T) {
 	}
 	if m := (&confinement{}).appArmor(); m.On || m.Problem != "" {
 		t.Errorf("a kernel without AppArmor: %+v", m)
+	}
+}
+
+// TestStatusWaitsForNoPolicy wants the status, and the init of pods, told while the policy or the disk of its files is
+// asked and does not answer.
+func TestStatusWaitsForNoPolicy(t *testing.T) {
+	answer, asked := make(chan error, 1), make(chan struct{}, 2)
+	c := confinement{labels: &labels{
+		open: func() (*selinux.Node, error) { asked <- struct{}{}; return &selinux.Node{}, <-answer },
+		lend: func(*selinux.Node) string { return "/state/pod-init" },
+	}}
+	answer <- errors.New("the policy does not know containers")
+	if _, err := c.labels.get(); err == nil {
+		t.Error("labels of a policy that has none")
+	}
+	<-asked
+	var pods sync.WaitGroup
+	for range 2 {
+		pods.Go(func() {
+			if c.labels.forNew() == nil {
+				t.Error("a pod without labels")
+			}
+		})
+	}
+	<-asked
+	told := make(chan []admin.Problem, 1)
+	go func() { _ = c.labels.program(); told <- c.problems() }()
+	select {
+	case p := <-told:
+		if len(p) != 1 || !strings.Contains(p[0].Message, "the policy does not know containers") {
+			t.Errorf("problems %+v", p)
+		}
+	case <-time.After(timeouts.For(10 * time.Second)):
+		t.Error("the status waits for the policy")
+	}
+	close(answer)
+	if pods.Wait(); len(asked) > 0 || len(c.problems()) > 0 {
+		t.Errorf("asked %d times more, %+v", len(asked), c.problems())
 	}
 }
