@@ -9,13 +9,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"sync"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/godbus/dbus/v5"
+
+	"berth/internal/fail"
 )
 
 // place is where systemd can be reached.
@@ -39,7 +44,8 @@ const callTimeout = 25 * time.Second
 // Manager speaks to systemd. The zero value is ready. Its methods may be called concurrently and, but for startScope,
 // again.
 type Manager struct {
-	places []place // nil are the usual ones
+	places  []place                                            // nil are the usual ones
+	connect func(context.Context, []place) (*dbus.Conn, error) // nil is the function of this name
 
 	mu      sync.Mutex // guards what follows, and is not held while systemd is waited for
 	conn    *dbus.Conn
@@ -103,11 +109,28 @@ func take(m *Manager) (*dbus.Conn, *dialing) {
 	return nil, m.dialing
 }
 
-// dialFor makes the connection, for all that wait for it.
+// dialFor makes the connection, for all that wait for it. It is nobody's operation, so that a panic of the library ends
+// here: it fails those that wait, and the next call tries anew.
 func dialFor(m *Manager, d *dialing) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	conn, err := connect(ctx, m.places)
+	defer func() {
+		if p := recover(); p != nil {
+			stack := string(debug.Stack())
+			dialed(m, d, nil, fail.New(errdefs.ErrInternal, "reach systemd: panic: %v; the daemon's log has the stack", p))
+			slog.Error("panic while systemd is reached; please report it", "panic", p, "stack", stack)
+		}
+	}()
+	reach := connect
+	if m.connect != nil {
+		reach = m.connect
+	}
+	conn, err := reach(ctx, m.places)
+	dialed(m, d, conn, err)
+}
+
+// dialed tells all that wait for a connection what became of it.
+func dialed(m *Manager, d *dialing, conn *dbus.Conn, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.conn, d.err, m.dialing = conn, err, nil

@@ -5,9 +5,13 @@ import (
 	"errors"
 	"net"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/godbus/dbus/v5"
 
 	"berth/test/timeouts"
 )
@@ -66,6 +70,31 @@ func TestSystemdThatSaysNothing(t *testing.T) {
 	}
 	for len(connections) > 0 {
 		(<-connections).Close()
+	}
+}
+
+// TestPanicWhileSystemdIsReached fails all calls that wait for the connection, and no later one.
+func TestPanicWhileSystemdIsReached(t *testing.T) {
+	waiting := make(chan struct{})
+	other := errors.New("nobody there")
+	m := &Manager{connect: func(context.Context, []place) (*dbus.Conn, error) {
+		<-waiting
+		panic("boom")
+	}}
+	ended := make(chan error)
+	const callers = 10
+	for range callers {
+		go func() { ended <- m.forget(t.Context(), "a.scope") }()
+	}
+	close(waiting)
+	for range callers {
+		if err := <-ended; !errdefs.IsInternal(err) || !strings.Contains(err.Error(), "reach systemd: panic: boom; ") {
+			t.Errorf("a caller: %v", err)
+		}
+	}
+	m.connect = func(context.Context, []place) (*dbus.Conn, error) { return nil, other }
+	if err := m.forget(t.Context(), "a.scope"); !errors.Is(err, other) {
+		t.Errorf("a later call: %v", err)
 	}
 }
 
