@@ -140,3 +140,5 @@ func (s *stopping) Write(p []byte) (int, error) {
 	}
 	return s.ResponseWriter.Write(p)
 }
+
+func (s *stopping) Unwrap() http.ResponseWriter { return s.ResponseWriter }

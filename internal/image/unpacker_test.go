@@ -268,9 +268,75 @@ func TestUnpackerLeavesAttributesOut(t *testing.T) {
 
 // TestUnpackerThatHangs has the disk hang while a process writes a large layer to it, and the pull be given up: neither
 // the fetch nor its slot waits for the disk, and the log says which process hangs. When the disk goes on, all is
-// cleared away.
+// cleared away. The daemon waits for the process to read the blob, or, where igzip inflates it, for the registry.
 func TestUnpackerThatHangs(t *testing.T) {
 	t.Parallel()
+	for name, c := range map[string]struct {
+		gunzip bool
+		more   int // bytes that the registry serves after the disk hangs
+	}{"its pipe is full": {more: 8 << 20}, "igzip waits for the registry": {true, 256 << 10}} {
+		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
+			host := startRegistry(t, "")
+			push(t, host+"/app:v1", imageOf(t, noisy(t, "a", 8<<20)))
+			shut, ended := make(chan struct{}), make(chan struct{})
+			p := startProxy(t, host, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+				if strings.Contains(r.URL.Path, "/blobs/") && !strings.Contains(r.Header.Get("Accept"), "config") {
+					w = &stopping{ResponseWriter: w, after: 1<<20 + c.more, goOn: ended}
+					w = &stopping{ResponseWriter: w, after: 1 << 20, goOn: shut}
+				}
+				next.ServeHTTP(w, r)
+			})
+			var log safeLog
+			s, slow := openSlow(t, &log, testCrew())
+			if c.gunzip {
+				s.pipeline.inflater.program, _ = gunzipper(t)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			over := make(chan error)
+			go func() {
+				_, err := s.Pull(ctx, PullRequest{Reference: p.host + "/app:v1"})
+				over <- err
+			}()
+			until(t, "the layer is unpacked", func() bool { return s.receives() > 1<<19 })
+			goOn := slow.Hang()
+			defer goOn()
+			close(shut)
+			until(t, "the process waits for the disk", func() bool { return slow.Waiting() > 0 })
+			last := s.receives()
+			until(t, "nothing more is received", func() bool {
+				time.Sleep(200 * time.Millisecond)
+				was := last
+				last = s.receives()
+				return was == last
+			})
+			cancel()
+			if err := <-over; !errors.Is(err, context.Canceled) {
+				t.Errorf("the pull ends with %v", err)
+			}
+			until(t, "the fetch has ended", func() bool {
+				s.pipeline.layers.mu.Lock()
+				defer s.pipeline.layers.mu.Unlock()
+				return len(s.pipeline.layers.tasks) == 0
+			})
+			if !strings.Contains(log.String(), "does not die of SIGKILL") {
+				t.Errorf("the log says %s", log.String())
+			}
+			close(ended)
+			goOn()
+			nothingInFlight(t, s)
+			pull(t, s, p.host+"/app:v1")
+			sound(t, s)
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// openSlow opens a store on a disk that a test can have hang.
+func openSlow(t *testing.T, log io.Writer, crew Crew) (*Store, *volume.Slow) {
+	t.Helper()
 	if err := volume.SlowAvailable(); err != nil {
 		t.Skip(err)
 	}
@@ -284,55 +350,8 @@ func TestUnpackerThatHangs(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	host := startRegistry(t, "")
-	push(t, host+"/app:v1", imageOf(t, noisy(t, "a", 8<<20)))
-	shut := make(chan struct{})
-	p := startProxy(t, host, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
-		if strings.Contains(r.URL.Path, "/blobs/") && !strings.Contains(r.Header.Get("Accept"), "config") {
-			w = &stopping{ResponseWriter: w, after: 1 << 20, goOn: shut}
-		}
-		next.ServeHTTP(w, r)
-	})
-	var log safeLog
-	s := open(t, root, withCrew(testCrew()), func(cfg *Config) { cfg.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	over := make(chan error)
-	go func() {
-		_, err := s.Pull(ctx, PullRequest{Reference: p.host + "/app:v1"})
-		over <- err
-	}()
-	until(t, "the layer is unpacked", func() bool { return s.receives() > 1<<19 })
-	goOn := slow.Hang()
-	defer goOn()
-	close(shut)
-	until(t, "the process waits for the disk", func() bool { return slow.Waiting() > 0 })
-	last := s.receives()
-	until(t, "its pipe is full", func() bool {
-		time.Sleep(200 * time.Millisecond)
-		was := last
-		last = s.receives()
-		return was == last
-	})
-	cancel()
-	if err := <-over; !errors.Is(err, context.Canceled) {
-		t.Errorf("the pull ends with %v", err)
-	}
-	until(t, "the fetch has ended", func() bool {
-		s.pipeline.layers.mu.Lock()
-		defer s.pipeline.layers.mu.Unlock()
-		return len(s.pipeline.layers.tasks) == 0
-	})
-	if !strings.Contains(log.String(), "does not die of SIGKILL") {
-		t.Errorf("the log says %s", log.String())
-	}
-	goOn()
-	nothingInFlight(t, s)
-	pull(t, s, p.host+"/app:v1")
-	sound(t, s)
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	logs := func(cfg *Config) { cfg.Logger = slog.New(slog.NewTextHandler(log, nil)) }
+	return open(t, root, withCrew(crew), logs), slow
 }
 
 // safeLog is a log that several goroutines write to.
