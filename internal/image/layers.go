@@ -339,17 +339,22 @@ func (s *pipeline) ingest(ctx context.Context, w layerRequest, src source, tell 
 		}
 		return err
 	})
-	if fail.As[*hungError](err) {
-		s.logger.Error("a layer is given up, and its directory is removed when the disk goes on", "layer", w.desc.Digest,
-			"error", err)
-		go discard()
-		return nil, err
-	}
 	if err != nil {
-		discard()
+		s.discardAfter(err, w, discard)()
 		return nil, err
 	}
 	return raw, nil
+}
+
+// discardAfter returns what removes the directory of a layer whose process has failed. Where the process hangs in the
+// kernel, whoever touches the directory may hang, too: then the removal waits for the disk, and its caller does not.
+func (s *pipeline) discardAfter(err error, w layerRequest, discard func()) func() {
+	if !fail.As[*hungError](err) {
+		return discard
+	}
+	s.logger.Error("a layer is given up, and its directory is removed when the disk goes on", "layer", w.desc.Digest,
+		"error", err)
+	return func() { go discard() }
 }
 
 // transfer moves a blob from its source into dir: digest, inflate, digest, unpack.

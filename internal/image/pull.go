@@ -180,6 +180,10 @@ func stack(
 	if err == nil {
 		ids, err = s.finalizeAll(ctx, requests, held, src, p)
 	}
+	if fail.As[*hungError](err) { // so does the disk, on which layers that came to nothing are removed
+		drop := release
+		release = func() { go drop() }
+	}
 	return ids, release, err
 }
 

@@ -185,12 +185,15 @@ func (r *repairer) likeBefore(ctx context.Context, raw *rawLayer, w layerRequest
 	if old := r.s.catalog.Snapshot().Layer(id); old.Blob == w.desc.Digest {
 		return raw, nil
 	}
-	defer raw.discard()
+	discard := raw.discard
+	defer func() { discard() }()
 	local, src, err := tarIn(w, raw.dir)
 	if err != nil {
 		return nil, err
 	}
-	return r.s.pipeline.ingest(ctx, local, src, func(int64, string) {})
+	made, err := r.s.pipeline.ingest(ctx, local, src, func(int64, string) {})
+	discard = r.s.pipeline.discardAfter(err, w, discard)
+	return made, err
 }
 
 // bring makes a layer by get, and replaces layer n of an image by it.
@@ -205,7 +208,7 @@ func (r *repairer) bring(ctx context.Context, rec *catalog.ImageRecord, n int, g
 	if raw == nil || err != nil {
 		return err
 	}
-	defer raw.discard()
+	defer func() { raw.discard() }() // finish may replace it
 	made, err := r.finish(ctx, raw, rec, n)
 	if err != nil {
 		return err

@@ -38,7 +38,9 @@ func finalizeLayer(ctx context.Context, s *pipeline, w layerRequest, raw *rawLay
 	if s.unpackers == nil {
 		return finalizeHere(ctx, w, raw.dir, raw.result, lowers)
 	}
-	return s.unpackers.finalize(ctx, w, raw.dir, raw.result, lowers, jobOf(s.settings()))
+	err := s.unpackers.finalize(ctx, w, raw.dir, raw.result, lowers, jobOf(s.settings()))
+	raw.discard = s.discardAfter(err, w, raw.discard)
+	return err
 }
 
 // lowersOf returns the trees of layers of the store, the topmost first.

@@ -334,6 +334,60 @@ func TestUnpackerThatHangs(t *testing.T) {
 	}
 }
 
+// TestFinalizingThatHangs has the disk hang while a process finalizes a layer, and the pull be given up, or a repair:
+// its caller is answered, and the log says which process hangs.
+func TestFinalizingThatHangs(t *testing.T) {
+	t.Parallel()
+	host := startRegistry(t, "")
+	// Each layer is too large to share a process: one that only finalizes is started.
+	push(t, host+"/app:v1", imageOf(t, noisy(t, "d/a", 5<<20), noisy(t, "d/b", 5<<20)))
+	var log safeLog
+	var slow *volume.Slow
+	hung := make(chan func())
+	s, slow := openSlow(t, &log, crewFunc(func(args, env []string, files []*os.File) (*os.Process, error) {
+		if strings.Contains(args[0], `"settle":true`) {
+			hung <- slow.Hang()
+		}
+		return testCrew().Start(args, env, files)
+	}))
+	hangs := func(times int, call func(context.Context) error) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		over := make(chan error, 1)
+		go func() { over <- call(ctx) }()
+		goOn := <-hung
+		defer goOn()
+		until(t, "the process waits for the disk", func() bool { return slow.Waiting() > 0 })
+		cancel()
+		select {
+		case err := <-over:
+			if err == nil {
+				t.Error("it did not fail")
+			}
+		case <-time.After(timeouts.For(time.Minute)):
+			t.Error("the caller waits for the disk")
+		}
+		if strings.Count(log.String(), "does not die of SIGKILL") < times {
+			t.Errorf("the log says %s", log.String())
+		}
+	}
+	hangs(1, func(ctx context.Context) error {
+		_, err := s.Pull(ctx, PullRequest{Reference: host + "/app:v1"})
+		return err
+	})
+	nothingInFlight(t, s)
+	go func() { (<-hung)() }() // the next one goes on at once
+	img := pull(t, s, host+"/app:v1")
+	sound(t, s)
+	mend := &repairer{s: s, left: map[string]struct{}{}}
+	hangs(2, func(ctx context.Context) error { return mend.replace(ctx, img.Layers[1]) })
+	nothingInFlight(t, s)
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // openSlow opens a store on a disk that a test can have hang.
 func openSlow(t *testing.T, log io.Writer, crew Crew) (*Store, *volume.Slow) {
 	t.Helper()
