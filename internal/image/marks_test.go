@@ -40,7 +40,13 @@ func TestQuestionsOfAnImage(t *testing.T) {
 		limit.ImageMarks.Limit = c.most
 		s := open(t, t.TempDir(), withCrew(c.crew))
 		if c.refused {
-			_, err := s.Pull(t.Context(), PullRequest{Reference: host + "/marked:v1"})
+			p := startProxy(t, host, nil)
+			_, err := s.Pull(t.Context(), PullRequest{Reference: p.host + "/marked:v1"})
+			for blob, n := range p.blobGets() {
+				if n > 1 {
+					t.Errorf("with at most %d questions %s is fetched %d times", c.most, blob, n)
+				}
+			}
 			if kindOf(err) != errdefs.ErrResourceExhausted || !strings.Contains(err.Error(), limit.ImageMarks.Name) {
 				t.Errorf("with at most %d questions the pull ends with %v", c.most, err)
 			}

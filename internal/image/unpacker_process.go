@@ -23,6 +23,7 @@ import (
 	"berth/internal/image/catalog"
 	"berth/internal/image/layer"
 	"berth/internal/image/unpack"
+	"berth/internal/limit"
 )
 
 // unpacker is one process.
@@ -299,9 +300,11 @@ type sharedError struct{ error }
 
 func (e *sharedError) Unwrap() error { return e.error }
 
-// afterOthers marks the error of a process that has had layers before.
+// afterOthers marks the error of a process that has had layers before. A limit on what all layers of the image use is
+// none of them: it stays used up, so that the layer would be fetched again in vain.
 func afterOthers(err error, after []digest.Digest) error {
-	if len(after) == 0 {
+	var over *limit.Error
+	if len(after) == 0 || errors.As(err, &over) && over.Budget.Name == limit.ImageMarks.Name {
 		return err
 	}
 	return &sharedError{err}
