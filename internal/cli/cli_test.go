@@ -356,6 +356,30 @@ func TestPullShowsPhasesAsLines(t *testing.T) {
 	}
 }
 
+// TestPullSaysWhereItsNameLeads pulls for a platform by a name that leads to the node's image: the person is told, and
+// a script gets the id.
+func TestPullSaysWhereItsNameLeads(t *testing.T) {
+	d := startDaemon(t)
+	d.images = []*runtimeapi.Image{{Id: "sha256:mine", RepoDigests: []string{"a@sha256:77"}}}
+	for _, c := range []struct {
+		image, platform, out string
+		told                 bool
+	}{
+		{"sha256:other", "linux/arm64", "sha256:other", true},
+		{"sha256:mine", "linux/amd64", "a@sha256:77", false},
+		{"sha256:other", "", "a@sha256:77", false}, // another pull, of a tag, may have come between
+	} {
+		d.pulled = []admin.PullEvent{{Image: c.image, Names: []string{"a@sha256:77"}}}
+		out, errs, code := d.berth(t, "pull", "-q", "--platform", c.platform, "a@sha256:77")
+		if code != 0 || out != c.out+"\n" {
+			t.Errorf("%+v: code %d, out %q", c, code, out)
+		}
+		if told := strings.Contains(errs, "a@sha256:77 leads to sha256:mine"); told != c.told {
+			t.Errorf("%+v: told %q", c, errs)
+		}
+	}
+}
+
 func TestProgressOnATerminal(t *testing.T) {
 	var text strings.Builder
 	p := newProgress(&text)

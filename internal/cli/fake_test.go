@@ -424,7 +424,7 @@ func (d *daemon) ImageStatus(_ context.Context, req *runtimeapi.ImageStatusReque
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, i := range d.images {
-		if i.Id == req.Image.Image || slices.Contains(i.RepoTags, req.Image.Image) {
+		if i.Id == req.Image.Image || slices.Contains(slices.Concat(i.RepoTags, i.RepoDigests), req.Image.Image) {
 			return &runtimeapi.ImageStatusResponse{Image: i}, nil
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/admin"
 )
@@ -43,8 +44,17 @@ func (a *app) pullCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if quiet && len(img.Names) > 0 {
-				_, err := fmt.Fprintln(stdout(cmd), img.Names[0])
+			name := img.ID
+			if len(img.Names) > 0 {
+				name = img.Names[0]
+			}
+			if other := leadsElsewhere(cmd.Context(), c, &req, img); other != "" {
+				name = img.ID
+				fmt.Fprintf(stderr(cmd), "berth: %s leads to %s, the image for this node's platform: name the one that was "+
+					"pulled by its id\n", req.Reference, other)
+			}
+			if quiet {
+				_, err := fmt.Fprintln(stdout(cmd), name)
 				return err
 			}
 			return printImage(stdout(cmd), img)
@@ -69,6 +79,21 @@ func (c *client) pull(ctx context.Context, req *admin.PullRequest, w io.Writer, 
 		return img, fmt.Errorf("pull %s: %w", req.Reference, err)
 	}
 	return img, nil
+}
+
+// leadsElsewhere returns the id of another image that the name leads to which was pulled for a platform. The digest of
+// an index leads to the image for the node's own platform, where that was pulled, too.
+func leadsElsewhere(ctx context.Context, c *client, req *admin.PullRequest, img admin.Image) string {
+	if req.Platform == "" {
+		return ""
+	}
+	resp, err := c.images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{
+		Image: &runtimeapi.ImageSpec{Image: req.Reference},
+	})
+	if err != nil || resp.GetImage().GetId() == img.ID {
+		return ""
+	}
+	return resp.GetImage().GetId()
 }
 
 func printImage(w io.Writer, img admin.Image) error {
