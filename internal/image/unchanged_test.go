@@ -17,6 +17,7 @@ import (
 
 	"berth/internal/image/catalog"
 	"berth/internal/image/progress"
+	"berth/test/timeouts"
 	"berth/test/volume"
 )
 
@@ -286,6 +287,9 @@ func TestPullTimeReachesTheDisk(t *testing.T) {
 		if _, err := catalog.Commit(s.catalog, &again); err != nil {
 			t.Fatal(err)
 		}
+		if err := s.syncer.SyncOnce(); err != nil {
+			t.Error(err)
+		}
 		if got, _ := s.Get(img.ID); !got.PulledAt.Equal(again.PulledAt) {
 			t.Errorf("pull %d: the store says %v", n, got.PulledAt)
 		}
@@ -294,4 +298,40 @@ func TestPullTimeReachesTheDisk(t *testing.T) {
 		}
 	}
 	sound(t, s)
+}
+
+// TestPullTimeWaitsForNoDisk pulls an image again whose time is to be written, while the disk hangs: the pull has
+// nothing to wait for, and the time is on the disk when that goes on.
+func TestPullTimeWaitsForNoDisk(t *testing.T) {
+	host := startRegistry(t, "")
+	push(t, host+"/app:v1", imageOf(t, gz(t, file("a", "1"))))
+	s, slow := openSlow(t, t.Output(), nil)
+	img := pull(t, s, host+"/app:v1")
+	durable(t, s)
+	again := *s.catalog.Record(img.ID)
+	again.PulledAt = again.PulledAt.Add(30 * time.Hour)
+	goOn := slow.Hang()
+	defer goOn()
+	over := make(chan error, 1)
+	go func() {
+		_, err := catalog.Commit(s.catalog, &again)
+		over <- err
+	}()
+	select {
+	case err := <-over:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(timeouts.For(20 * time.Second)):
+		t.Error("it waits for the disk")
+	}
+	goOn()
+	until(t, "the time is on the disk", func() bool {
+		var rec catalog.ImageRecord
+		_, err := catalog.ImageKind.Read(s.disk.RecordPath(img.ID), &rec)
+		return err == nil && rec.PulledAt.Equal(again.PulledAt)
+	})
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
 }

@@ -14,6 +14,7 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"berth/internal/fail"
 	"berth/internal/image/reference"
 )
 
@@ -23,18 +24,15 @@ type edit struct {
 	old, rec *ImageRecord // old is nil for a new image
 	staged   string       // the file that already holds rec, synced; "" when it is not needed
 	later    bool         // only memory changes: the disk does when another image is durable
+	behind   bool         // the syncer makes it, for whom the time of a pull alone is worth a write
 }
 
 // safe says that the disk has what the edit replaces and is to have what it makes: no power cut may cost it.
 func (e *edit) safe() bool { return e.old != nil && e.old.Durable && e.rec.Durable }
 
-// pulledAtDelay is how far the time of the last pull on the disk may be behind the one in memory.
-const pulledAtDelay = 24 * time.Hour
-
-// idle says that the edit changes nothing that is worth a write now: most pulls find all as it was.
-func (e *edit) idle() bool {
-	return e.later || e.safe() && e.sameImage() && e.rec.PulledAt.Sub(e.old.Stored) <= pulledAtDelay
-}
+// idle says that the edit changes nothing that is worth a write now: most pulls find all as it was. Their time alone is
+// for the syncer to write.
+func (e *edit) idle() bool { return e.later || e.safe() && e.sameImage() && !e.behind }
 
 // sameImage says that the edit changes nothing but when the image was pulled.
 func (e *edit) sameImage() bool {
@@ -226,6 +224,38 @@ func settle(c *Catalog) error {
 	return errors.Join(errs...)
 }
 
+// pulledAtDelay is how far the time of the last pull on the disk may be behind the one in memory.
+const pulledAtDelay = 24 * time.Hour
+
+// stale says that the disk has the image, with the time of a pull of long ago.
+func (rec *ImageRecord) stale() bool {
+	return rec.Durable && rec.PulledAt.Sub(rec.Stored) > pulledAtDelay
+}
+
+// noteTimes writes when images were pulled where the disk has a time of long ago. A disk that is full has it again when
+// something else is to be written.
+func noteTimes(c *Catalog) {
+	var stale []string
+	c.propose(func(v *inventory) []*edit { stale = slices.Sorted(maps.Keys(v.stale)); return nil })
+	for _, id := range stale {
+		_, err := carryOut(c, func(v *inventory) []*edit {
+			old := v.images[id]
+			if old == nil || !old.stale() {
+				return nil
+			}
+			rec := *old
+			return []*edit{{step: "sync.time", old: old, rec: &rec, behind: true}}
+		})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // else it was removed meanwhile
+			c.disk.log.Warn("note on the disk when an image was pulled; the next change of the store tries again", "image", id,
+				"error", err)
+		}
+		if fail.Lacking(err) {
+			return
+		}
+	}
+}
+
 // Forget removes the record of the image that an id, tag or digest names; there is false when there is no such image.
 // Its tags are nobody's then, also on the disk.
 func Forget(c *Catalog, refOrID string) (there bool, err error) {
@@ -263,24 +293,15 @@ func stageEdits(d *Disk, edits []*edit) (done func(), err error) {
 	}
 	dir, done, err := d.NewIngest("commit.ingest")
 	if err != nil {
-		done = func() {}
+		return nil, err
 	}
 	for i, e := range edits {
 		if !toStage(e) {
 			continue
 		}
-		failed := err
-		if failed == nil {
-			failed = e.stage(d, filepath.Join(dir, strconv.Itoa(i)))
-		}
-		if failed != nil && !e.sameImage() {
+		if err := e.stage(d, filepath.Join(dir, strconv.Itoa(i))); err != nil {
 			done()
-			return nil, failed
-		}
-		if failed != nil { // a disk that is full keeps nobody from an image that is there
-			d.log.Warn("note on the disk when an image was pulled; its next pull tries again", "image", e.rec.ID,
-				"error", failed)
-			e.later = true
+			return nil, err
 		}
 	}
 	return done, nil

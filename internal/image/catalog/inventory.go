@@ -23,6 +23,7 @@ type inventory struct {
 	byName  relation // of a tag or repository digest, the ids of the images that are called so
 
 	ceding   map[string]struct{} // images with ceded tags
+	stale    map[string]struct{} // images whose time of the last pull is to be written
 	loose    map[string]struct{} // layers that no image has
 	freed    bool                // one of them was an image's
 	unsynced struct {            // what is not durable yet, and may become so
@@ -34,7 +35,7 @@ func newInventory(pinned []string, pathOf func(id string) string) *inventory {
 	v := &inventory{
 		pinned: pins{Configured: parsePatterns(pinned)}, pathOf: pathOf,
 		images: map[string]*ImageRecord{}, present: map[string]*layerState{}, byLayer: relation{}, byName: relation{},
-		ceding: map[string]struct{}{}, loose: map[string]struct{}{},
+		ceding: map[string]struct{}{}, stale: map[string]struct{}{}, loose: map[string]struct{}{},
 	}
 	v.unsynced.images, v.unsynced.layers = map[string]struct{}{}, map[string]struct{}{}
 	v.snapshot.Store(emptyIndex())
@@ -66,6 +67,7 @@ func (v *inventory) putImage(rec *ImageRecord) {
 	indexEditOf(v).putImage(&img)
 	setMember(v.unsynced.images, rec.ID, !rec.Durable)
 	setMember(v.ceding, rec.ID, len(rec.Ceded) > 0)
+	setMember(v.stale, rec.ID, rec.stale())
 }
 
 func (v *inventory) dropImage(id string) {
@@ -73,6 +75,7 @@ func (v *inventory) dropImage(id string) {
 	delete(v.images, id)
 	delete(v.unsynced.images, id)
 	delete(v.ceding, id)
+	delete(v.stale, id)
 	relateImage(v, id, old, nil)
 	indexEditOf(v).dropImage(id)
 }

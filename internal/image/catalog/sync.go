@@ -63,9 +63,12 @@ type syncBatch struct {
 	layers []*layerState
 }
 
-// SyncOnce makes durable what is not. Then it takes the tags off the disk that images have lost to those.
+// SyncOnce makes durable what is not. Then it takes the tags off the disk that images have lost to those, and writes
+// when images were pulled.
 func (s *Syncer) SyncOnce() error {
-	return errors.Join(s.syncNew(), settle(s.catalog))
+	err := errors.Join(s.syncNew(), settle(s.catalog))
+	noteTimes(s.catalog)
+	return err
 }
 
 // syncNew puts all that is not durable on the disk, and says so in its records only then. The records are staged
