@@ -269,22 +269,31 @@ func TestOwedGoesWithTheContainer(t *testing.T) {
 	}
 }
 
-// TestRefusedByWhoAdjusts has the one who may change a spec refuse it: its error is the answer as it is, and nothing is
-// asked of a runtime.
-func TestRefusedByWhoAdjusts(t *testing.T) {
-	b, _ := testBuilder(t)
+// mounted is a container of the image app whose root is mounted until end is called.
+func mounted(t *testing.T, b *Builder) (c Container, img Images, end func()) {
+	t.Helper()
 	cfg := &runtimeapi.ContainerConfig{
 		Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Image: &runtimeapi.ImageSpec{Image: "app"},
 	}
 	r, rc := record(t, b, cfg)
-	c := b.Container(r, rc)
+	c = b.Container(r, rc)
 	img, release, err := b.Use(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer release()
 	twice(t, Dirs(b.Pod(r)).Make, Etc(b.Pod(r)).Make, here(c.MakeDirs), here(func() error { return c.MountRoot(img) }))
-	defer twice(t, here(func() error { return c.UnmountRoot(false) }), Etc(b.Pod(r)).Remove)
+	return c, img, func() {
+		twice(t, here(func() error { return c.UnmountRoot(false) }), Etc(b.Pod(r)).Remove)
+		release()
+	}
+}
+
+// TestRefusedByWhoAdjusts has the one who may change a spec refuse it: its error is the answer as it is, and nothing is
+// asked of a runtime.
+func TestRefusedByWhoAdjusts(t *testing.T) {
+	b, _ := testBuilder(t)
+	c, img, end := mounted(t, b)
+	defer end()
 	no := fail.New(errdefs.ErrFailedPrecondition, "no")
 	req, err := c.Request(t.Context(), img, func(context.Context, *specs.Spec) error { return no })
 	if err != no || req.Spec != nil {
@@ -307,18 +316,8 @@ func TestProfileIsLookedForEachTime(t *testing.T) {
 	b, _ := testBuilder(t)
 	node := &profiles{}
 	b.Host.AppArmor, b.AppArmor = true, node
-	cfg := &runtimeapi.ContainerConfig{
-		Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Image: &runtimeapi.ImageSpec{Image: "app"},
-	}
-	r, rc := record(t, b, cfg)
-	c := b.Container(r, rc)
-	img, release, err := b.Use(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer release()
-	twice(t, Dirs(b.Pod(r)).Make, Etc(b.Pod(r)).Make, here(c.MakeDirs), here(func() error { return c.MountRoot(img) }))
-	defer twice(t, here(func() error { return c.UnmountRoot(false) }), Etc(b.Pod(r)).Remove)
+	c, img, end := mounted(t, b)
+	defer end()
 	for _, now := range []struct {
 		profiles
 		want string

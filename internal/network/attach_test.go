@@ -375,9 +375,15 @@ func TestDetachAfterTheNamespaceIsGone(t *testing.T) {
 func (h *host) ofAnotherBoot(p Pod) {
 	h.t.Helper()
 	must(h.t, Unpin(Namespaces{Net: p.NetNS}))
+	h.edit(p, func(a *attachment) { a.Boot = "another" })
+}
+
+// edit changes the record of a pod's attachment.
+func (h *host) edit(p Pod, f func(*attachment)) {
+	h.t.Helper()
 	a, err := h.attachments.read(p.ID)
 	must(h.t, err)
-	a.Boot = "another"
+	f(a)
 	must(h.t, h.attachments.write(a))
 }
 

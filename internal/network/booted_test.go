@@ -30,6 +30,27 @@ esac`
 var chain = strings.Replace(strings.Replace(bridgeV4, `"ipMasq": true`, `"ipMasq": false`, 1),
 	`{"type": "portmap", "capabilities": {"portMappings": true}}`, `{"type": "chained"}`, 1)
 
+// attachedBefore has a pod attached by a network of one plugin or more, called bad, each of which does del when it is
+// not to ADD, and has the machine boot. The plugin is in dir.
+func attachedBefore(t *testing.T, plugins int, del string, change ...func(*Config)) (h *host, p Pod, dir string) {
+	t.Helper()
+	dir, there := script(t, "bad", "if [ $CNI_COMMAND = ADD ]; then "+
+		`echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.9.8.7/24"}]}'; exit 0; fi`+"\n"+del)
+	all := strings.TrimSuffix(strings.Repeat(`{"type":"bad"},`, plugins), ",")
+	h = newHost(t, `{"cniVersion":"1.0.0","name":"n","plugins":[`+all+`]}`, append(change, there)...)
+	p = h.pod()
+	h.attach(p)
+	h.ofAnotherBoot(p)
+	return h, p, dir
+}
+
+// failedFromHere has DEL have failed often enough in this boot, and the first time so long ago that the next failure
+// gives the attachment up.
+func failedFromHere(a *attachment) {
+	boot, now := bootTime()
+	a.Refused = &refusals{Tries: refusedTries, Boot: boot, At: now - failedFor}
+}
+
 // TestAttachmentOfAnotherBootIsGivenUp has the plugins of a pod of the boot before be gone, or refuse what is left of
 // it. The others undo their part, and the pod goes.
 func TestAttachmentOfAnotherBootIsGivenUp(t *testing.T) {
@@ -130,18 +151,8 @@ rm -f "$d/lease"`)
 // TestDetachHasTimeForAllOfIt has three plugins of a pod of the boot before hang to the end. A DEL that gives the
 // attachment up comes to its end in the time that plugins have in a Detach, however long a setting lets each run.
 func TestDetachHasTimeForAllOfIt(t *testing.T) {
-	_, change := script(t, "bad", "if [ $CNI_COMMAND = ADD ]; then "+
-		`echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.9.8.7/24"}]}'; exit 0; fi; sleep 1000`)
-	h := newHost(t, `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bad"},{"type":"bad"},{"type":"bad"}]}`, change,
-		func(c *Config) { c.DelTimeout = time.Second })
-	p := h.pod()
-	h.attach(p)
-	h.ofAnotherBoot(p)
-	a, err := h.attachments.read(p.ID)
-	must(t, err)
-	boot, now := bootTime()
-	a.Refused = &refusals{Tries: refusedTries, Boot: boot, At: now - failedFor}
-	must(t, h.attachments.write(a))
+	h, p, _ := attachedBefore(t, 3, "sleep 1000", func(c *Config) { c.DelTimeout = time.Second })
+	h.edit(p, failedFromHere)
 	ctx, cancel := context.WithTimeout(t.Context(), h.Deadline()-2*time.Minute-h.cfg.AddTimeout+timeouts.For(time.Second))
 	defer cancel()
 	must(t, h.Detach(ctx, p))
@@ -160,18 +171,8 @@ func TestDetachHasTimeForAllOfIt(t *testing.T) {
 
 // TestEndOfTheDaemonIsNoFailure has the daemon end while DEL runs, when a failure would give the attachment up.
 func TestEndOfTheDaemonIsNoFailure(t *testing.T) {
-	dir, change := script(t, "bad", "if [ $CNI_COMMAND = ADD ]; then "+
-		`echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.9.8.7/24"}]}'; exit 0; fi`+"\n"+
-		`touch "$(dirname "$0")/runs"; sleep 1000`)
-	h := newHost(t, `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bad"}]}`, change)
-	p := h.pod()
-	h.attach(p)
-	h.ofAnotherBoot(p)
-	a, err := h.attachments.read(p.ID)
-	must(t, err)
-	boot, now := bootTime()
-	a.Refused = &refusals{Tries: refusedTries, Boot: boot, At: now - failedFor}
-	must(t, h.attachments.write(a))
+	h, p, dir := attachedBefore(t, 1, `touch "$(dirname "$0")/runs"; sleep 1000`)
+	h.edit(p, failedFromHere)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- h.Detach(ctx, p) }()
@@ -196,21 +197,12 @@ func TestWhatABootDoesNotGiveUp(t *testing.T) {
 		"missing":         "",
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir, change := script(t, "bad", "if [ $CNI_COMMAND = ADD ]; then "+
-				`echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.9.8.7/24"}]}'; exit 0; fi`+"\n"+del)
-			h := newHost(t, `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bad"}]}`, change)
-			p := h.pod()
-			h.attach(p)
-			h.ofAnotherBoot(p)
-			a, err := h.attachments.read(p.ID)
-			must(t, err)
-			boot, now := bootTime()
-			a.Boot, a.Refused = boot, &refusals{Tries: refusedTries, Boot: boot, At: now - failedFor}
-			must(t, h.attachments.write(a))
+			h, p, dir := attachedBefore(t, 1, del)
+			h.edit(p, func(a *attachment) { failedFromHere(a); a.Boot = a.Refused.Boot })
 			if del == "" {
 				must(t, os.Remove(dir+"/bad"))
 			}
-			err = h.Detach(t.Context(), p)
+			err := h.Detach(t.Context(), p)
 			if err == nil || !strings.Contains(err.Error(), "remove "+h.cfg.CacheDir) {
 				t.Errorf("%v", err)
 			}
@@ -224,21 +216,13 @@ func TestWhatABootDoesNotGiveUp(t *testing.T) {
 func TestBootOfAnOlderRecord(t *testing.T) {
 	for name, undoing := range map[string]bool{"attached": false, "undoing": true} {
 		t.Run(name, func(t *testing.T) {
-			_, change := script(t, "bad", "if [ $CNI_COMMAND = ADD ]; then "+
-				`echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.9.8.7/24"}]}'; exit 0; fi`+"\n"+refusing)
-			h := newHost(t, `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bad"}]}`, change)
-			p := h.pod()
-			h.attach(p)
-			h.ofAnotherBoot(p)
-			a, err := h.attachments.read(p.ID)
-			must(t, err)
-			a.Boot, a.Undoing = "", undoing
-			must(t, h.attachments.write(a))
+			h, p, _ := attachedBefore(t, 1, refusing)
+			h.edit(p, func(a *attachment) { a.Boot, a.Undoing = "", undoing })
 			if err := h.Detach(t.Context(), p); err == nil || !strings.Contains(err.Error(), "if it can never succeed") {
 				t.Errorf("%v", err)
 			}
 			boot, _ := bootTime()
-			if a, err = h.attachments.read(p.ID); err != nil || a.Boot != boot || a.Refused != nil {
+			if a, err := h.attachments.read(p.ID); err != nil || a.Boot != boot || a.Refused != nil {
 				t.Fatalf("%+v, %v", a, err)
 			}
 			h.ofAnotherBoot(p)

@@ -98,7 +98,7 @@ type call struct {
 	netns    string
 	on       *attached
 
-	stdout string // the last lines that the last plugin wrote there
+	answer []byte // what the last plugin that succeeded wrote to stdout
 }
 
 // one runs one plugin of the list and returns its result, nil for a verb without one.
@@ -122,7 +122,7 @@ func (c *call) one(ctx context.Context, p plugin, prev json.RawMessage) (types.R
 		return result, err
 	}
 	err = fmt.Errorf("its answer is not a CNI result: %w", err)
-	return nil, &PluginError{p.Type, c.verb, c.conf.Name, nil, err, c.stdout}
+	return nil, &PluginError{p.Type, c.verb, c.conf.Name, nil, err, lastLines(c.answer)}
 }
 
 // config is what the plugin reads: its own part of the list, and what CNI adds to it.
@@ -183,7 +183,7 @@ func (c *call) ExecPlugin(ctx context.Context, path string, stdin []byte, enviro
 			if said := stderr.Lines(); said != "" {
 				c.log.Debug("a CNI plugin wrote to stderr", "plugin", plugin, "verb", c.verb, "pod", c.pod, "stderr", said)
 			}
-			c.stdout = lastLines(answer.data)
+			c.answer = answer.data
 			return answer.data, nil
 		}
 		if answer.left < 0 {

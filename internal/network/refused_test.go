@@ -36,13 +36,13 @@ func (h *host) refusedLongAgo(p Pod) {
 // failedLongAgo has DEL of a pod have failed often enough, and the first time so long ago.
 func (h *host) failedLongAgo(p Pod, ago time.Duration) {
 	h.t.Helper()
-	a, err := h.attachments.read(p.ID)
-	if err != nil || a.Refused == nil {
-		h.t.Fatalf("%+v, %v", a, err)
-	}
-	_, now := bootTime()
-	a.Refused.Tries, a.Refused.At = refusedTries-1, now-ago
-	must(h.t, h.attachments.write(a))
+	h.edit(p, func(a *attachment) {
+		if a.Refused == nil {
+			h.t.Fatalf("%+v", a)
+		}
+		_, now := bootTime()
+		a.Refused.Tries, a.Refused.At = refusedTries-1, now-ago
+	})
 }
 
 // TestMendedConfigurationDetaches has the address plugin refuse a subnet, and detaches by the file that was mended.
