@@ -287,7 +287,11 @@ func TestUnpackerThatHangs(t *testing.T) {
 				next.ServeHTTP(w, r)
 			})
 			var log safeLog
-			s, slow := openSlow(t, &log, testCrew())
+			var begun atomic.Bool
+			s, slow := openSlow(t, &log, crewFunc(func(args, env []string, files []*os.File) (*os.Process, error) {
+				defer begun.Store(true)
+				return testCrew().Start(args, env, files)
+			}))
 			if c.gunzip {
 				s.pipeline.inflater.program, _ = gunzipper(t)
 			}
@@ -298,7 +302,8 @@ func TestUnpackerThatHangs(t *testing.T) {
 				_, err := s.Pull(ctx, PullRequest{Reference: p.host + "/app:v1"})
 				over <- err
 			}()
-			until(t, "the layer is unpacked", func() bool { return s.receives() > 1<<19 })
+			// Until the process has its directory, the daemon itself would wait for the disk.
+			until(t, "the layer is unpacked", func() bool { return begun.Load() && s.receives() > 1<<19 })
 			goOn := slow.Hang()
 			defer goOn()
 			close(shut)
