@@ -72,7 +72,7 @@ type layerRequest struct {
 	alone  bool           // the process that unpacks it must not have had other layers
 	below  []layerRequest // the layers below it, the lowest first
 	lowers []string       // their ids, once they are all there
-	marks  *atomic.Int64  // counts what the layers of the image take of limit.ImageMarks; nil if the layer is alone
+	use    *imageUse      // what the layers of the image take; nil if the layer is alone
 }
 
 // algorithm is that of the diff id.

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"archive/tar"
 	"fmt"
 	"strings"
 	"testing"
@@ -10,6 +11,46 @@ import (
 
 	"berth/internal/limit"
 )
+
+// TestLookUpsOfAnImage has layers bring hard links to a file in a deep directory that all layers below have: how many
+// names are looked up there is bounded for all layers together, and none is fetched again when there are too many.
+func TestLookUpsOfAnImage(t *testing.T) {
+	host := startRegistry(t, "")
+	deep := strings.Repeat("d/", 30)
+	var layers []v1.Layer
+	for n := range 6 {
+		entries := []entry{file(fmt.Sprint(deep, "f", n), "x")}
+		for link := range 10 * min(n, 1) {
+			name := fmt.Sprint("l", n, "-", link)
+			entries = append(entries, entry{Header: tar.Header{Name: name, Typeflag: tar.TypeLink, Linkname: deep + "f0"}})
+		}
+		layers = append(layers, gz(t, entries...))
+	}
+	push(t, host+"/deep:v1", imageOf(t, layers...))
+	most := limit.ImageLooks
+	t.Cleanup(func() { limit.ImageLooks = most })
+	for _, crew := range []Crew{testCrew(), nil} {
+		for _, c := range []struct {
+			most    int64
+			refused bool
+		}{{3000, true}, {20_000, false}} { // the last layer alone needs fewer than 3000
+			limit.ImageLooks.Limit = c.most
+			p := startProxy(t, host, nil)
+			s := open(t, t.TempDir(), withCrew(crew))
+			_, err := s.Pull(t.Context(), PullRequest{Reference: p.host + "/deep:v1"})
+			if refused := kindOf(err) == errdefs.ErrResourceExhausted &&
+				strings.Contains(err.Error(), limit.ImageLooks.Name); refused != c.refused || !refused && err != nil {
+				t.Errorf("with at most %d look-ups the pull ends with %v", c.most, err)
+			}
+			for blob, n := range p.blobGets() {
+				if n > 1 {
+					t.Errorf("with at most %d look-ups %s is fetched %d times", c.most, blob, n)
+				}
+			}
+			sound(t, s)
+		}
+	}
+}
 
 // TestQuestionsOfAnImage has each layer of an image bring a file into the same deep directory. The processes that
 // finalize them, or the daemon, look at no mark of the overlay where no layer has one. Where each has one, how many

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/containerd/platforms"
@@ -145,11 +144,11 @@ func (s *pipeline) admit(ctx context.Context, found *chosen, n names, src source
 }
 
 func requestsOf(found *chosen) []layerRequest {
-	marks := new(atomic.Int64)
+	use := new(imageUse)
 	if a := found.doc.Artifact; a != nil {
 		out := make([]layerRequest, len(a.Parts))
 		for i, part := range a.Parts {
-			out[i] = layerRequest{desc: found.doc.Manifest.Layers[i], part: part, below: out[:i], marks: marks}
+			out[i] = layerRequest{desc: found.doc.Manifest.Layers[i], part: part, below: out[:i], use: use}
 		}
 		return out
 	}
@@ -158,7 +157,7 @@ func requestsOf(found *chosen) []layerRequest {
 	out := make([]layerRequest, len(diffs))
 	for i := range out {
 		out[i] = layerRequest{
-			desc: found.doc.Manifest.Layers[i], diffID: diffs[i], chain: chains[i], below: out[:i], marks: marks,
+			desc: found.doc.Manifest.Layers[i], diffID: diffs[i], chain: chains[i], below: out[:i], use: use,
 		}
 	}
 	return out

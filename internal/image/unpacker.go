@@ -248,10 +248,12 @@ func (u *unpackers) finalize(
 	if err != nil {
 		return err
 	}
+	job.Looks = useOf(w).lookUps()
 	answer, err := u.answer(ctx, task{job: job, layer: w, dir: dir, lowers: lowers, in: in, failed: func() {}})
 	if err != nil {
 		return err
 	}
+	useOf(w).looked(answer.Result.Looks)
 	res.Bytes, res.Inodes, res.Waits = answer.Result.Bytes, answer.Result.Inodes, false
 	res.Unsupported += answer.Result.Unsupported
 	res.Marked = res.Marked || answer.Result.Marked
@@ -264,9 +266,12 @@ func finalizeHere(ctx context.Context, w layerRequest, dir string, res *layer.Re
 	if err != nil {
 		return fmt.Errorf("finalize layer: %w", err)
 	}
-	marks := marksOf(w)
-	trees.Opaque = func(tree int, path string) (bool, error) { return marks.isOpaque(trees.Roots[tree], path) }
-	return layer.Finalize(ctx, dir, res, trees)
+	use := useOf(w)
+	trees.Looks = use.lookUps()
+	trees.Opaque = func(tree int, path string) (bool, error) { return use.isOpaque(trees.Roots[tree], path) }
+	err = layer.Finalize(ctx, dir, res, trees)
+	use.looked(res.Looks)
+	return err
 }
 
 // finalizeSaved finalizes in this process what another one has unpacked. It is for machines without detached mounts,
@@ -286,14 +291,27 @@ func finalizeSaved(
 	return nil
 }
 
-// marksBudget is what the layers of an image have of limit.ImageMarks.
-type marksBudget struct{ used *atomic.Int64 }
+// imageUse counts what the layers of an image take of limit.ImageMarks and limit.ImageLooks while they are finalized.
+type imageUse struct{ marks, looks atomic.Int64 }
 
-func marksOf(w layerRequest) marksBudget { return marksBudget{cmp.Or(w.marks, new(atomic.Int64))} }
+func useOf(w layerRequest) *imageUse { return cmp.Or(w.use, new(imageUse)) }
+
+// isOfImage reports whether all layers of an image share a budget.
+func isOfImage(b limit.Budget) bool {
+	return b.Name == limit.ImageMarks.Name || b.Name == limit.ImageLooks.Name
+}
+
+// lookUps is what finalizing the next layer has.
+func (u *imageUse) lookUps() layer.Looks {
+	return layer.Looks{Most: limit.ImageLooks.Limit, Used: u.looks.Load()}
+}
+
+// looked notes how many look-ups the layers have taken up to one.
+func (u *imageUse) looked(used int64) { u.looks.Store(max(u.looks.Load(), used)) }
 
 // isOpaque reports whether the directory at a path below root has the overlay's opaque mark.
-func (m marksBudget) isOpaque(root int, path string) (bool, error) {
-	if err := limit.ImageMarks.Check(m.used.Add(1)); err != nil {
+func (u *imageUse) isOpaque(root int, path string) (bool, error) {
+	if err := limit.ImageMarks.Check(u.marks.Add(1)); err != nil {
 		return false, err
 	}
 	return layer.IsOpaque(root, path), nil

@@ -47,7 +47,7 @@ type unpacker struct {
 	fed     atomic.Bool
 	release func()
 	failed  func()
-	marks   marksBudget
+	use     *imageUse
 }
 
 // start starts a process for a task.
@@ -166,7 +166,7 @@ func (p *unpacker) isQuiet() bool {
 
 // begin notes what the process is given for a task.
 func (p *unpacker) begin(t task) {
-	p.job, p.blob, p.failed, p.marks = t.job, t.to, t.failed, marksOf(t.layer)
+	p.job, p.blob, p.failed, p.use = t.job, t.to, t.failed, useOf(t.layer)
 	p.fed.Store(t.to == nil)
 	p.release = func() {}
 }
@@ -304,7 +304,7 @@ func (e *sharedError) Unwrap() error { return e.error }
 // none of them: it stays used up, so that the layer would be fetched again in vain.
 func afterOthers(err error, after []digest.Digest) error {
 	var over *limit.Error
-	if len(after) == 0 || errors.As(err, &over) && over.Budget.Name == limit.ImageMarks.Name {
+	if len(after) == 0 || errors.As(err, &over) && isOfImage(over.Budget) {
 		return err
 	}
 	return &sharedError{err}
@@ -383,7 +383,7 @@ func (p *unpacker) listen(ctx context.Context) (*unpack.Answer, error) {
 func (p *unpacker) decide(ctx context.Context, m unpack.Message) (bool, error) {
 	switch {
 	case m.Opaque != nil && m.Opaque.Tree >= 0 && m.Opaque.Tree < len(p.lowers) && len(m.Opaque.Path) <= 4096:
-		return p.marks.isOpaque(int(p.lowers[m.Opaque.Tree].Fd()), string(m.Opaque.Path))
+		return p.use.isOpaque(int(p.lowers[m.Opaque.Tree].Fd()), string(m.Opaque.Path))
 	case m.Window > 0:
 		return true, p.lend(ctx, m.Window)
 	}

@@ -67,6 +67,10 @@ var (
 		Name:  "directories of layers below that an image's layers need to know the overlay's marks of",
 		Limit: 500_000, Beyond: refused, Advice: "build it of fewer layers, or with fewer directories that replace others",
 	})
+	ImageLooks = define(Budget{
+		Name:  "look-ups in the layers below, of one name in one layer each, that an image's layers need",
+		Limit: 50_000_000, Beyond: refused, Advice: "build it of fewer layers, or with fewer hard links to files of others",
+	})
 	LayerTarget = define(Budget{
 		Name: "length of a path in a layer with the targets of its symlinks", Unit: Bytes, Limit: 16 << 10,
 		Beyond: refused, Advice: kernels,

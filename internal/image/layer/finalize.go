@@ -53,6 +53,7 @@ func FinalizeConfined(ctx context.Context, dir string, res *Result, lowers Trees
 		return fmt.Errorf("finalize layer: %w", err)
 	}
 	res.Bytes += tarSplitBytes(dir) - s.tarSplitBefore
+	res.Looks = s.lower.looks.budget.Used
 	res.dirs, res.links, res.gone, res.Waits = nil, nil, nil, false
 	return nil
 }
@@ -83,7 +84,10 @@ func newFinalizer(ctx context.Context, dir string, res *Result, lowers Trees) (_
 	}
 	s.old = &replacedFiles{dir: dir, sk: s.tarSplit, memory: res.memory, used: res.replaced}
 	s.grants = &grantList{dir: dir, memory: res.memory}
-	s.lower = &view{ctx: ctx, roots: lowers.Roots, opaque: marksOf(lowers).isOpaque, kept: lowers.Kept}
+	looks := newQuota(limit.ImageLooks.At(lowers.Looks.Most).With(lowers.Looks.Used))
+	s.lower = &view{
+		ctx: ctx, roots: lowers.Roots, opaque: marksOf(lowers).isOpaque, kept: lowers.Kept, looks: looks,
+	}
 	if s.own, err = unix.Open(filepath.Join(dir, FS), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return nil, errors.Join(err, s.close())
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/limit"
 )
 
 // treesAt opens trees of which nothing is known.
@@ -103,7 +105,10 @@ func TestMarksAreLookedAtOnce(t *testing.T) {
 // TestMarkThatCannotBeLookedAt ends with the error of who looks at the marks.
 func TestMarkThatCannotBeLookedAt(t *testing.T) {
 	look := func(int, string) (bool, error) { return false, unix.EIO }
-	v := &view{ctx: t.Context(), roots: []int{-1, -1}, opaque: marksOf(Trees{Opaque: look}).isOpaque}
+	v := &view{
+		ctx: t.Context(), roots: []int{-1, -1}, opaque: marksOf(Trees{Opaque: look}).isOpaque,
+		looks: newQuota(limit.ImageLooks),
+	}
 	if _, err := v.resolve("a/b", true); !errors.Is(err, unix.EIO) {
 		t.Errorf("it ends with %v", err)
 	}

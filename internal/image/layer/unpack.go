@@ -28,6 +28,8 @@ type Result struct {
 	Marked bool
 	// Unsupported counts extended attributes that the file system does not support.
 	Unsupported int
+	// Looks is how many look-ups the layers of the image have taken when this one is finalized.
+	Looks int64
 
 	// Waits reports whether Finalize has something to do.
 	Waits bool

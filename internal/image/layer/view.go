@@ -15,7 +15,7 @@ type view struct {
 	ctx   context.Context
 	roots []int // descriptors
 	deep  []openPath
-	looks int // counts look-ups; the context is checked at each 64th
+	looks *quota // of the image; the context is checked at each 64th look-up
 	// opaque reports whether a directory of a tree hides what is below it.
 	opaque func(tree int, path string) (bool, error)
 	kept   bool // close does not close the roots
@@ -36,6 +36,14 @@ type Trees struct {
 	// not read the overlay's mark itself; if nil, the mark is read.
 	Opaque func(tree int, path string) (bool, error)
 	Kept   bool // FinalizeConfined does not close the roots
+	// Looks is how many look-ups the layers of the image may take, and how many they have taken.
+	Looks Looks
+}
+
+// Looks counts look-ups in the layers below. Zero for Most is no limit.
+type Looks struct {
+	Most int64 `json:"most,omitempty"`
+	Used int64 `json:"used,omitempty"`
 }
 
 // OpenTrees opens trees by their paths.
@@ -89,7 +97,7 @@ func (v *view) closeDeep() {
 // with returns a view with another tree on top; hides reports which directories of that tree are opaque. The caller
 // closes it by closeDeep, not by close, because both views share the roots.
 func (v *view) with(root int, hides func(path string) bool) *view {
-	both := &view{ctx: v.ctx, roots: append([]int{root}, v.roots...)}
+	both := &view{ctx: v.ctx, roots: append([]int{root}, v.roots...), looks: v.looks}
 	both.opaque = func(tree int, path string) (bool, error) {
 		if tree == 0 {
 			return hides(path), nil
@@ -176,7 +184,10 @@ func (v *view) child(d merged, name string) (place, merged, error) {
 	full := join(d.path, name)
 	found, sub := place{path: full}, merged{path: full}
 	for n, i := range d.trees {
-		if v.looks++; v.looks%64 == 0 {
+		if err := v.looks.take(1); err != nil {
+			return place{}, merged{}, err
+		}
+		if v.looks.budget.Used%64 == 0 {
 			if err := v.ctx.Err(); err != nil {
 				return place{}, merged{}, err
 			}

@@ -184,7 +184,7 @@ func (w *worker) finalize(job Job) (*Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	trees := layer.Trees{Roots: w.trees, Unmarked: w.unmarked, Opaque: w.control.opaque, Kept: true}
+	trees := layer.Trees{Roots: w.trees, Unmarked: w.unmarked, Opaque: w.control.opaque, Kept: true, Looks: job.Looks}
 	if err := layer.FinalizeConfined(ctx, "/", res, trees); err != nil {
 		return nil, err
 	}

@@ -28,9 +28,11 @@ type Job struct {
 	Finalize bool `json:"settle,omitempty"`
 	Lowers   int  `json:"lowers,omitempty"` // trees of layers below that come with the job
 	// Unmarked has, for each of these trees, whether no directory of it is opaque.
-	Unmarked  []bool `json:"unmarked,omitempty"`
-	More      bool   `json:"more,omitempty"` // others may follow: each directory and tree is a mount of its own
-	Algorithm string `json:"algorithm,omitempty"`
+	Unmarked []bool `json:"unmarked,omitempty"`
+	// Looks is what the image has of limit.ImageLooks.
+	Looks     layer.Looks `json:"looks,omitzero"`
+	More      bool        `json:"more,omitempty"` // others may follow: each directory and tree is a mount of its own
+	Algorithm string      `json:"algorithm,omitempty"`
 	// Mark is how many bytes are behind a tar that a program has inflated already; 0 for a blob as it was fetched.
 	Mark int `json:"mark,omitempty"`
 	// Proven says that the daemon compares the digest of the tar with one that the image promises.
