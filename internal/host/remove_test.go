@@ -45,6 +45,29 @@ echo "I mounted it" >&2; exit 3`, host))
 	}
 }
 
+// TestTryRuntimeThatChangesItsStreams has a runtime that could change its streams, as crun does: none is a file of the
+// host.
+func TestTryRuntimeThatChangesItsStreams(t *testing.T) {
+	run, dir := runner(t), stateDir(t)
+	got := filepath.Join(t.TempDir(), "got")
+	path := script(t, filepath.Join(t.TempDir(), "changes"), fmt.Sprintf(`
+[ $1 = --version ] && exec echo changes version 1
+[ $3 = create ] || exit 0
+for fd in 0 1 2; do readlink -f /proc/$$/fd/$fd >>%s; done`, got))
+	if got := TryRuntime(t.Context(), Runtime{Path: path}, dir, CgroupfsDriver, run); !got.Works {
+		t.Fatalf("%+v", got)
+	}
+	text, err := os.ReadFile(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for stream := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(stream, dir+"/") {
+			t.Errorf("it has %s", stream)
+		}
+	}
+}
+
 // TestRemoveHere wants a mount that could not be unmounted to stop the removal.
 func TestRemoveHere(t *testing.T) {
 	if os.Getuid() != 0 {
