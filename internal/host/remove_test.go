@@ -53,7 +53,8 @@ func TestTryRuntimeThatChangesItsStreams(t *testing.T) {
 	path := script(t, filepath.Join(t.TempDir(), "changes"), fmt.Sprintf(`
 [ $1 = --version ] && exec echo changes version 1
 [ $3 = create ] || exit 0
-for fd in 0 1 2; do readlink -f /proc/$$/fd/$fd >>%s; done`, got))
+streams=$(for fd in 0 1 2; do readlink -f /proc/$$/fd/$fd; done)
+echo "$streams" >%s`, got))
 	if got := TryRuntime(t.Context(), Runtime{Path: path}, dir, CgroupfsDriver, run); !got.Works {
 		t.Fatalf("%+v", got)
 	}
