@@ -113,7 +113,7 @@ func TestExecWithTerminal(t *testing.T) {
 // TestExecWhoseClientVanishes wants nothing to be left of it: neither its process, nor anything in the daemon.
 func TestExecWhoseClientVanishes(t *testing.T) {
 	each(t, func(r rig) {
-		c := r.pod().start(busybox("main", "sleep 1000"))
+		c := r.pod().start(busybox("main", "sleep 1000000"))
 		for i, x := range []struct {
 			name, transport string
 			req             *v1.ExecRequest
