@@ -321,11 +321,12 @@ func (c *container) forget() error {
 	}
 	c.out.close()
 	c.mu.Lock()
-	if c.console != nil {
-		_ = c.console.Close()
-		c.console = nil
-	}
+	console := c.console
+	c.console = nil
 	c.mu.Unlock()
+	if console != nil {
+		go console.Close() // it waits for who reads it, whom a log's disk that hangs may hold up
+	}
 	c.m.drop(c.id)
 	return nil
 }

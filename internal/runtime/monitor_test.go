@@ -302,11 +302,16 @@ func TestStartedTwice(t *testing.T) {
 
 // TestHungLogDisk freezes the file system of one container's log: all but its log goes on.
 func TestHungLogDisk(t *testing.T) {
+	for _, terminal := range []bool{false, true} {
+		t.Run(fmt.Sprintf("terminal=%v", terminal), func(t *testing.T) { hangLogDisk(t, terminal) })
+	}
+}
+
+func hangLogDisk(t *testing.T, terminal bool) {
 	g := newRig(t)
 	frozen, freeze, thaw := g.onFrozenDisk()
-	ctr, other := g.create("while :; do echo x; done"), g.run("while read line; do echo got $line; done", func(c *Create) {
-		c.Stdin = true
-	})
+	ctr := g.create("while :; do echo x; done", func(c *Create) { c.Terminal = terminal })
+	other := g.run("while read line; do echo got $line; done", func(c *Create) { c.Stdin = true })
 	g.ok(g.Start(t.Context(), g.pod, ctr, Log{Dir: frozen, Path: "log"}, deadline))
 	freeze()
 	time.Sleep(300 * time.Millisecond)
@@ -323,6 +328,14 @@ func TestHungLogDisk(t *testing.T) {
 	g.ok(g.Delete(t.Context(), g.pod, ctr, g.handler))
 	if took := time.Since(began); took > timeouts.For(30*time.Second) {
 		t.Errorf("kill and delete took %v", took)
+	}
+	c, err := g.links.monitor(t.Context(), g.pod)
+	g.ok(err)
+	if err := c.ping(t.Context()); err != nil {
+		t.Errorf("the monitor says no more what there is: %v", err)
+	}
+	if out, code := g.exec(other, "echo hi"); out != "hi\n" || code != 0 {
+		t.Errorf("exec after the other was deleted: %q, %d", out, code)
 	}
 	thaw()
 }
