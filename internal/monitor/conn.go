@@ -187,7 +187,7 @@ func within(ctx context.Context, r *wire.Request) (context.Context, context.Canc
 	return context.WithTimeoutCause(ctx, time.Duration(r.Timeout)*time.Millisecond, errTimeout)
 }
 
-// handle carries out a request, and answers it on return. It closes the descriptors in fds.
+// handle carries out a request, and answers it on return. It or whoever keeps them closes the descriptors in fds.
 func (c *conn) handle(ctx context.Context, r *wire.Request, fds []int) (out []int, err error) {
 	defer c.cancel(r.ID, nil)
 	ctx, stop := within(ctx, r)
@@ -224,12 +224,15 @@ func (c *conn) handle(ctx context.Context, r *wire.Request, fds []int) (out []in
 	if err != nil {
 		return nil, err
 	}
-	used = r.Op == wire.Attach || r.Op == wire.Inherit
+	switch r.Op {
+	case wire.Attach, wire.Inherit, wire.Exec, wire.Session:
+		used = true
+	}
 	return c.handleContainer(ctx, ctr, r, reply, fds)
 }
 
 // handleContainer carries out a request about one container. handle closes the descriptors in fds, except those of
-// Attach and Inherit.
+// Attach, Inherit, Exec and Session.
 func (c *conn) handleContainer(
 	ctx context.Context, ctr *container, r *wire.Request, reply *wire.Reply, fds []int,
 ) (out []int, err error) {
@@ -246,7 +249,7 @@ func (c *conn) handleContainer(
 			ctx, end = c.clientLifetime(ctx, grace)
 			defer end()
 		}
-		reply.Code, err = runExec(ctx, ctr, r.Process, r.Console, stdio(fds))
+		reply.Code, err = runExec(ctx, ctr, r.Process, r.Console, fds)
 		if errors.Is(err, errTimeout) {
 			reply.TimedOut, err = true, nil
 		}

@@ -93,10 +93,11 @@ func inUse(groups []*cgroup.Group) (left []*cgroup.Group) {
 }
 
 // runExec runs a process in a running container and waits for its end. When ctx ends first, nothing of it is left. The
-// master of its terminal, if it has one, goes to the socket named console.
-func runExec(
-	ctx context.Context, c *container, processFile, console string, fds [3]int,
-) (code int, err error) {
+// master of its terminal, if it has one, goes to the socket named console. The process's streams are closed here as soon
+// as it has them, so that a client notices when the process closes one.
+func runExec(ctx context.Context, c *container, processFile, console string, fds []int) (code int, err error) {
+	given := sync.OnceFunc(func() { closeList(fds) })
+	defer given()
 	done, err := c.execs.turns.take(ctx)
 	if err != nil {
 		return 0, err
@@ -135,11 +136,12 @@ func runExec(
 	sub.end = func() { first.endExec(insidePath) }
 	argv = append(append(argv, sub.args...), c.id)
 	c.m.reaper.hold()
-	p := program{argv: argv, dir: c.dir, files: give(c, fds), own: true, group: group, log: logPath}
+	p := program{argv: argv, dir: c.dir, files: give(c, stdio(fds)), own: true, group: group, log: logPath}
 	if err := c.m.run(ctx, p); err != nil {
 		c.m.reaper.release()
 		return 0, sub.kill(err)
 	}
+	given()
 	done()
 	data, err := os.ReadFile(pidPath)
 	pid, err2 := strconv.Atoi(strings.TrimSpace(string(data)))

@@ -65,8 +65,11 @@ func (r *Runtime) Session(ctx context.Context, pod, ctr string, s Session) (code
 	}
 	answered := make(chan answer, 1)
 	go func() {
-		reply, err := r.call(work, pod, q, e.theirs...)
-		closeFiles(e.theirs) // not before: it sends numbers, which may be those of other files once a file is closed
+		// Not before it is sent: a closed file's number may be another file's. And not later: while this process has the
+		// other end of its input, nothing tells that the command has closed it.
+		give := sync.OnceFunc(func() { closeFiles(e.theirs) })
+		reply, err := r.callWhenSent(work, pod, q, give, e.theirs...)
+		give()
 		if err != nil {
 			answered <- answer{err: err}
 			return
@@ -96,7 +99,7 @@ func (r *Runtime) Session(ctx context.Context, pod, ctr string, s Session) (code
 
 // ends are the daemon's ends of a session's streams.
 type ends struct {
-	theirs   []*os.File // stdin, stdout, stderr of the process; none with a terminal. Open until the call for them returns
+	theirs   []*os.File // stdin, stdout, stderr of the process; none with a terminal. Open until they are sent
 	listener *net.UnixListener
 	socket   string         // the listener's
 	taken    chan struct{}  // closed when the listener has had its message, or failed

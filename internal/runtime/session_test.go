@@ -66,6 +66,48 @@ func TestSession(t *testing.T) {
 	g.nothingLeft(ctr)
 }
 
+// refusing is an input without an end, and tells when it is no longer taken.
+type refusing struct{ refused chan error }
+
+func (r refusing) Read([]byte) (int, error) { return 0, errors.ErrUnsupported }
+
+func (r refusing) WriteTo(w io.Writer) (n int64, err error) {
+	for piece := make([]byte, 4<<10); err == nil; {
+		var m int
+		m, err = w.Write(piece)
+		n += int64(m)
+	}
+	r.refused <- err
+	return n, err
+}
+
+// TestSessionThatClosesItsInput has a command close its input and go on: who sends to it is told, long before its end.
+func TestSessionThatClosesItsInput(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("sleep 1000")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	in, ended := refusing{make(chan error, 1)}, make(chan error, 1)
+	go func() {
+		_, err := g.session(ctx, ctr, "exec 0<&-; while :; do echo x; usleep 100000; done", false,
+			Session{Stdin: in, Stdout: io.Discard})
+		ended <- err
+	}()
+	select {
+	case err := <-in.refused:
+		if !errors.Is(err, unix.EPIPE) {
+			t.Error(err)
+		}
+	case err := <-ended:
+		t.Errorf("it has ended: %v", err)
+	case <-time.After(timeouts.For(20 * time.Second)):
+		t.Error("nobody is told")
+	}
+	cancel()
+	<-ended
+	g.nothingLeft(ctr)
+}
+
 // TestSessionThatReadsSlowly gives a client that takes its time all that the process wrote, though that has long ended.
 func TestSessionThatReadsSlowly(t *testing.T) {
 	g := newRig(t)
