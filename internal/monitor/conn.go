@@ -262,7 +262,7 @@ func (c *conn) handleContainer(
 	case wire.CloseStdin:
 		return nil, ctr.endStdin()
 	case wire.ReopenLog:
-		return nil, ctr.out.log.reopen(r.Log)
+		return nil, ctr.out.log.reopen(ctx, r.Log)
 	case wire.Inherit:
 		return nil, ctr.first().inherit(fds)
 	case wire.Forget:

@@ -1,7 +1,9 @@
 package monitor
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +18,7 @@ type logWriter struct {
 	ctr     string
 	total   total
 	kept    fileID        // the journal at first
+	opening chan struct{} // has room for one, who reopens the log
 	apart   chan struct{} // of a log of a deleted container, to which something was owed: closed when it is let go of
 	dirty   atomic.Bool   // something was taken, or next set, since the log was last written
 	sources [3]*source    // by stream
@@ -374,15 +377,30 @@ func (w *logWriter) to(l *wire.Log) error {
 
 var errNoLog = errors.New("the container has no log, or its output has ended")
 
-// reopen goes on in a new file at the log's path. When that cannot be made, the old one goes on and no file appears.
-func (w *logWriter) reopen(l *wire.Log) error {
+// reopen goes on in a new file at the log's path. When that cannot be made, the old one goes on and no file appears. Nor
+// does it go on in a file that a slow disk has made when ctx has ended: who asked may have renamed the old one back.
+func (w *logWriter) reopen(ctx context.Context, l *wire.Log) error {
 	w.mu.Lock()
 	logged := w.logged && !w.over
 	w.mu.Unlock()
 	if !logged || l == nil {
 		return errNoLog
 	}
-	return w.to(l)
+	select {
+	case w.opening <- struct{}{}: // one by one, so that the log goes on in the file of the last
+		defer func() { <-w.opening }()
+	case <-ctx.Done():
+		return fmt.Errorf("reopen the log: wait for an earlier reopening: %w", context.Cause(ctx))
+	}
+	f, err := openLog(l)
+	if err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		f.close()
+		return fmt.Errorf("reopen the log: %w", context.Cause(ctx))
+	}
+	return w.use(f)
 }
 
 // use has what is written from now on go to f. What is being written to the log before it does not delay that.

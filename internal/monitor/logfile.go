@@ -29,7 +29,9 @@ type logFile struct {
 	size    int64
 	sized   time.Time // when size was asked for
 
-	again func() (*logFile, error) // opens it where fd is -1
+	unlinked bool // it has no name any more: another file was renamed over it, or it was removed
+
+	again func() (*logFile, error) // opens it where fd is -1, or it is unlinked
 	tried time.Time                // when that was done last
 	gone  bool                     // there was none then, or another's
 }
@@ -68,7 +70,8 @@ func openLogBy(l *wire.Log, create uint64) (*logFile, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("open log %s below %s: not a regular file", l.Path, l.Dir)
 	}
-	return &logFile{fd: fd, id: idOf(&st), rate: l.Rate, burst: l.Burst}, nil
+	again := func() (*logFile, error) { return openLogBy(l, 0) }
+	return &logFile{fd: fd, id: idOf(&st), rate: l.Rate, burst: l.Burst, again: again}, nil
 }
 
 func idOf(st *unix.Stat_t) fileID { return fileID{st.Dev, st.Ino} }
@@ -148,7 +151,7 @@ func (l *logFile) sizeAt(at time.Time) int64 {
 	if at.Sub(l.sized) > sizeTime {
 		var st unix.Stat_t
 		if unix.Fstat(l.fd, &st) == nil {
-			l.size = st.Size
+			l.size, l.unlinked = st.Size, st.Nlink == 0
 		}
 		l.sized = at
 	}
@@ -166,9 +169,10 @@ func unopened(l *wire.Log, open func(*wire.Log) (*logFile, error), err error) *l
 	}
 }
 
-// tryAgain opens a log that could not be opened, if it can be now.
+// tryAgain opens a log that could not be opened, if it can be now; and one that has no name any more, if there is one of
+// its name. A kubelet renames the old log back when a reopening has failed, and that may have been too late for it.
 func (l *logFile) tryAgain(at time.Time) {
-	if l.fd >= 0 || at.Sub(l.tried) < openPause {
+	if l.fd >= 0 && !l.unlinked || at.Sub(l.tried) < openPause {
 		return
 	}
 	f, err := l.again()
@@ -176,8 +180,13 @@ func (l *logFile) tryAgain(at time.Time) {
 		l.gone = isGone(err)
 		return
 	}
-	logf("a log that could not be opened is open now; %d lines were dropped", l.dropped)
-	l.fd, l.id, l.sized, l.torn = f.fd, f.id, time.Time{}, f.endsTorn()
+	if l.fd >= 0 {
+		_ = unix.Close(l.fd)
+		logf("a log was replaced by another file of its name, in which it goes on")
+	} else {
+		logf("a log that could not be opened is open now; %d lines were dropped", l.dropped)
+	}
+	l.fd, l.id, l.sized, l.torn, l.unlinked = f.fd, f.id, time.Time{}, f.endsTorn(), false
 }
 
 // isGone reports whether a log could not be opened because it is not there. Else the kernel says what is in the way.

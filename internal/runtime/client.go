@@ -335,7 +335,11 @@ func explained(err error, path string) error {
 
 // lasting reports whether an operation may take long. What it has begun is undone when no caller waits for it any more.
 func lasting(op string) bool {
-	return op == wire.Create || op == wire.Start || op == wire.Exec || op == wire.Session
+	switch op {
+	case wire.Create, wire.Start, wire.Exec, wire.Session, wire.ReopenLog:
+		return true
+	}
+	return false
 }
 
 // enlist numbers a request.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"berth/test/timeouts"
+	"berth/test/volume"
 )
 
 // syncBuffer is a buffer that is written to while it is read.
@@ -157,6 +158,71 @@ func TestReopenLog(t *testing.T) {
 		t.Error("a reopening that failed made a file")
 	}
 }
+
+// TestReopenOnASlowDisk has a log be reopened on a disk that hangs for longer than a monitor's silence is borne: the
+// reopening waits for it. One whose caller has given up, and has renamed the old log back, leaves that in use.
+func TestReopenOnASlowDisk(t *testing.T) {
+	for _, patient := range []bool{true, false} {
+		t.Run(fmt.Sprintf("patient=%v", patient), func(t *testing.T) {
+			g := newRig(t)
+			volume.Mounted(t, g.logs, volume.Ext4, 64)
+			ctr := g.run("i=0; while [ $i -lt 8000 ]; do echo line $i.; echo err $i. >&2; i=$((i+1)); usleep 1000; done; exit 3")
+			g.hasSaid(ctr, "line 20.\n")
+			path := filepath.Join(g.logs, g.log(ctr).Path)
+			g.ok(os.Rename(path, path+".1"))
+			thaw, err := volume.Freeze(g.logs)
+			g.ok(err)
+			thaw = sync.OnceValue(thaw)
+			t.Cleanup(func() { _ = thaw() })
+			ctx, cancel := context.WithCancel(t.Context())
+			reopened := make(chan error, 1)
+			go func() { reopened <- g.ReopenLog(ctx, g.pod, ctr, g.log(ctr)) }()
+			select {
+			case err := <-reopened:
+				t.Fatalf("the reopening does not wait for the disk: %v", err)
+			case <-time.After(quickTimeout + time.Second):
+			}
+			if patient {
+				g.ok(thaw())
+				g.ok(<-reopened)
+			} else {
+				cancel()
+				if err := <-reopened; err == nil {
+					t.Error("the caller had given up")
+				}
+				g.ok(thaw())
+				g.ok(os.Rename(path+".1", path))
+			}
+			cancel()
+			g.whole(ctr, 8000)
+		})
+	}
+}
+
+// TestLogThatIsReplaced has the old log be renamed back over the new one after a reopening that its caller took for
+// failed: it goes on in the file that has its name.
+func TestLogThatIsReplaced(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("i=0; while :; do echo line $i; i=$((i+1)); usleep 1000; done")
+	g.hasSaid(ctr, "line 20\n")
+	path := filepath.Join(g.logs, g.log(ctr).Path)
+	g.ok(os.Rename(path, path+".1"))
+	g.ok(g.ReopenLog(t.Context(), g.pod, ctr, g.log(ctr)))
+	g.hasSaid(ctr, "line ")
+	g.ok(os.Rename(path+".1", path))
+	before := g.said(ctr)
+	g.within(10*time.Second, "it goes on there", func() bool { return len(g.said(ctr)) > len(before)+1000 })
+	g.ok(os.Remove(path)) // a log that somebody removes is not made anew
+	time.Sleep(2 * openPauseOfLogs)
+	if _, err := os.Stat(path); err == nil {
+		t.Error("a log that was removed is there again")
+	}
+	g.ok(g.KillAll(t.Context(), g.pod, ctr))
+	g.exit(ctr)
+}
+
+// openPauseOfLogs is from try to try of a monitor to open a log.
+const openPauseOfLogs = time.Second
 
 // TestLogPaths checks that no log leaves its directory.
 func TestLogPaths(t *testing.T) {
