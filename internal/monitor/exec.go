@@ -93,8 +93,8 @@ func inUse(groups []*cgroup.Group) (left []*cgroup.Group) {
 }
 
 // runExec runs a process in a running container and waits for its end. When ctx ends first, nothing of it is left. The
-// master of its terminal, if it has one, goes to the socket named console. The process's streams are closed here as soon
-// as it has them, so that a client notices when the process closes one.
+// master of its terminal, if it has one, goes to the socket named console. fds are the process's streams: they are
+// closed here as soon as it has them, so that a client notices when the process closes one.
 func runExec(ctx context.Context, c *container, processFile, console string, fds []int) (code int, err error) {
 	given := sync.OnceFunc(func() { closeList(fds) })
 	defer given()

@@ -377,8 +377,8 @@ func (w *logWriter) to(l *wire.Log) error {
 
 var errNoLog = errors.New("the container has no log, or its output has ended")
 
-// reopen goes on in a new file at the log's path. When that cannot be made, the old one goes on and no file appears. Nor
-// does it go on in a file that a slow disk has made when ctx has ended: who asked may have renamed the old one back.
+// reopen goes on in a new file at the log's path. When that cannot be made, the old one goes on and no file appears.
+// The old one goes on, too, when ctx has ended before a slow disk has made the file: who asked may have renamed it back.
 func (w *logWriter) reopen(ctx context.Context, l *wire.Log) error {
 	w.mu.Lock()
 	logged := w.logged && !w.over

@@ -169,8 +169,8 @@ func unopened(l *wire.Log, open func(*wire.Log) (*logFile, error), err error) *l
 	}
 }
 
-// tryAgain opens a log that could not be opened, if it can be now; and one that has no name any more, if there is one of
-// its name. A kubelet renames the old log back when a reopening has failed, and that may have been too late for it.
+// tryAgain opens a log that could not be opened, if it can be now, and one that has no name any more, if another file
+// has it. A kubelet renames the old log back when a reopening has failed, and may take one for failed that has not.
 func (l *logFile) tryAgain(at time.Time) {
 	if l.fd >= 0 && !l.unlinked || at.Sub(l.tried) < openPause {
 		return

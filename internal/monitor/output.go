@@ -67,7 +67,8 @@ type stream struct {
 }
 
 func newOutput(m *Monitor, ctr string) *output {
-	return &output{log: &logWriter{m: m, ctr: ctr, opening: make(chan struct{}, 1)}, pace: m.pace, dry: make(chan struct{})}
+	log := &logWriter{m: m, ctr: ctr, opening: make(chan struct{}, 1)}
+	return &output{log: log, pace: m.pace, dry: make(chan struct{})}
 }
 
 // attach adds a client; its descriptors are closed when the output ends or the client is too slow.

@@ -166,12 +166,12 @@ const mostTries = 3
 // call asks a pod's monitor. What is not a matter of time, as a create is, is not waited for long. What a monitor did
 // not get before it was lost, or may be asked for twice, the next one is asked.
 func (r *Runtime) call(ctx context.Context, pod string, q wire.Request, fds ...*os.File) (*wire.Reply, error) {
-	return r.callWhenSent(ctx, pod, q, func() {}, fds...)
+	return callWhenSent(ctx, r, pod, q, func() {}, fds...)
 }
 
 // callWhenSent is call, and calls sent when the request is on its way. One that may last is not sent again then.
-func (r *Runtime) callWhenSent(
-	ctx context.Context, pod string, q wire.Request, sent func(), fds ...*os.File,
+func callWhenSent(
+	ctx context.Context, r *Runtime, pod string, q wire.Request, sent func(), fds ...*os.File,
 ) (*wire.Reply, error) {
 	for try := 1; ; try++ {
 		c, err := r.links.monitor(ctx, pod)

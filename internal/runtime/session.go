@@ -68,7 +68,7 @@ func (r *Runtime) Session(ctx context.Context, pod, ctr string, s Session) (code
 		// Not before it is sent: a closed file's number may be another file's. And not later: while this process has the
 		// other end of its input, nothing tells that the command has closed it.
 		give := sync.OnceFunc(func() { closeFiles(e.theirs) })
-		reply, err := r.callWhenSent(work, pod, q, give, e.theirs...)
+		reply, err := callWhenSent(work, r, pod, q, give, e.theirs...)
 		give()
 		if err != nil {
 			answered <- answer{err: err}
