@@ -378,7 +378,7 @@ func (w *logWriter) to(l *wire.Log) error {
 var errNoLog = errors.New("the container has no log, or its output has ended")
 
 // reopen goes on in a new file at the log's path. When that cannot be made, the old one goes on and no file appears.
-// The old one goes on, too, when ctx has ended before a slow disk has made the file: who asked may have renamed it back.
+// So it does when ctx has ended before a slow disk has made the file: who asked may have renamed the old one back.
 func (w *logWriter) reopen(ctx context.Context, l *wire.Log) error {
 	w.mu.Lock()
 	logged := w.logged && !w.over
