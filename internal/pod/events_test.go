@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/limit"
@@ -211,6 +212,41 @@ func TestOOMKillsAreCounted(t *testing.T) {
 		if n := OOMKills(b.Pods); n != want {
 			t.Errorf("%d containers were killed for memory, wanted %d", n, want)
 		}
+	}
+}
+
+// TestKilledOnDemand has clients kill a container of which the kernel has killed a process for memory before, and which
+// had gone on: none of these ends is one for want of memory.
+func TestKilledOnDemand(t *testing.T) {
+	for name, kill := range map[string]func(*bench, sandbox.ID, sandbox.ID) error{
+		"by a stop":    func(b *bench, _, ctr sandbox.ID) error { return b.StopContainer(t.Context(), ctr, 0) },
+		"by a signal":  func(b *bench, _, ctr sandbox.ID) error { return Signal(t.Context(), b.Pods, ctr, "KILL") },
+		"with its pod": func(b *bench, pod, _ sandbox.ID) error { return b.Stop(t.Context(), pod) },
+		"by its stop signal": func(b *bench, pod, ctr sandbox.ID) error {
+			err := b.Catalog.index.Load().pods[pod].update(t.Context(), "test", func(r *sandbox.Record) error {
+				return r.Edit(ctr, func(c *sandbox.Container) error {
+					c.StopSignal = int(unix.SIGKILL)
+					return nil
+				})
+			})
+			return errors.Join(err, b.StopContainer(t.Context(), ctr, time.Minute))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := open(t)
+			pod, ctr := started(t, b)
+			b.drv.starved = true
+			if err := kill(b, pod, ctr); err != nil {
+				t.Fatal(err)
+			}
+			wait(t, "the exit", func() bool {
+				_, c, err := b.Catalog.GetContainer(ctr)
+				return err == nil && c.State == sandbox.Exited
+			})
+			if _, c, _ := b.Catalog.GetContainer(ctr); c.ExitCode != 137 || c.Reason != sandbox.ReasonError {
+				t.Errorf("it has ended with %d, %q", c.ExitCode, c.Reason)
+			}
+		})
 	}
 }
 

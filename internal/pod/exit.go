@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"berth/internal/fail"
 	"berth/internal/op"
 	"berth/internal/process"
@@ -27,7 +29,7 @@ func (s *Pods) Exited(podID, ctrID string, e runtime.Exit) {
 	if l == nil || l.tooEarly(e) {
 		return
 	}
-	// The kernel had killed one of its processes for memory earlier, and it had gone on: see container.end.
+	// The kernel had killed one of its processes for memory earlier, and it had gone on: see willKill.
 	e.OOMKilled = e.OOMKilled && !l.killed.Load()
 	l.ended(func(c *sandbox.Container) { sandbox.FillExit(c, e) })
 	s.worker.background(l.reapOrRetry)
@@ -166,7 +168,7 @@ func (l *container) end(ctx context.Context, deadline time.Time) error {
 		}
 	}
 	pod, ctr := string(l.p.id), string(l.id)
-	l.killed.Store(process.Alive(c.Process.PID, c.Process.StartTime))
+	willKill(l, c)
 	if err := l.runtime.KillAll(ctx, pod, ctr); err != nil {
 		return fail.About(fail.Detail{Pod: pod, Container: ctr}, "kill container %s: %w", l.id, err)
 	}
@@ -187,6 +189,14 @@ func (l *container) end(ctx context.Context, deadline time.Time) error {
 	return err
 }
 
+// willKill notes that a container is about to be killed because somebody asks for that. If it lives until then its end
+// is not one by the kernel for want of memory, also where the kernel killed one of its processes before.
+func willKill(l *container, c *sandbox.Container) {
+	if process.Alive(c.Process.PID, c.Process.StartTime) {
+		l.killed.Store(true)
+	}
+}
+
 // ask sends a container its stop signal and says whether it ends before the deadline. One to which the signal could not
 // be sent has the same time before it is killed.
 func ask(ctx context.Context, l *container, c *sandbox.Container, deadline time.Time) (ended bool, err error) {
@@ -196,6 +206,9 @@ func ask(ctx context.Context, l *container, c *sandbox.Container, deadline time.
 	defer watch.Wait()
 	defer cancel()
 	watch.Go(func() { _ = l.runtime.AwaitExit(ctx, pod, ctr) }) // so that a monitor that hangs does not hide the end
+	if c.StopSignal == int(unix.SIGKILL) {
+		willKill(l, c)
+	}
 	if err := l.runtime.Signal(ctx, pod, ctr, c.StopSignal); err != nil && ctx.Err() == nil {
 		l.cfg.Log.Warn("a container could not be sent its stop signal; it is killed at its deadline",
 			"pod", pod, "container", ctr, "error", err)

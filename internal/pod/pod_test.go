@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/bundle"
@@ -92,6 +93,7 @@ type driver struct {
 	pods    *Pods
 	live    map[string]string // container: pod
 	deaf    bool              // signals other than a kill are not heeded
+	starved bool              // the kernel has killed a process of each container for memory, and the container went on
 	killed  int
 	signals []int
 	inv     runtime.Inventory
@@ -133,7 +135,7 @@ func (d *driver) Signal(_ context.Context, pod, ctr string, sig int) error {
 	deaf := d.deaf
 	d.mu.Unlock()
 	if !deaf {
-		d.end(pod, ctr, runtime.Exit{Code: 143})
+		d.end(pod, ctr, runtime.Exit{Code: 128 + int32(sig), OOMKilled: d.starved && sig == int(unix.SIGKILL)})
 	}
 	return nil
 }
@@ -142,7 +144,7 @@ func (d *driver) KillAll(_ context.Context, pod, ctr string) error {
 	d.mu.Lock()
 	d.killed++
 	d.mu.Unlock()
-	d.end(pod, ctr, runtime.Exit{Code: 137})
+	d.end(pod, ctr, runtime.Exit{Code: 137, OOMKilled: d.starved})
 	return nil
 }
 

@@ -32,6 +32,9 @@ func Signal(ctx context.Context, s *Pods, id sandbox.ID, name string) error {
 	if sig == int(unix.SIGKILL) || sig == c.StopSignal {
 		noteContainerStop(l)
 	}
+	if sig == int(unix.SIGKILL) {
+		willKill(l, c)
+	}
 	if err := l.cfg.Runtime.Signal(ctx, string(l.p.id), string(id), sig); err != nil {
 		return fail.About(fail.Detail{Pod: string(l.p.id), Container: string(id)}, "signal container %s: %w", id, err)
 	}

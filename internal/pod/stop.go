@@ -153,6 +153,11 @@ func (p *pod) endSandbox(ctx context.Context) error {
 	if !slices.ContainsFunc(r.Containers, func(c *sandbox.Container) bool { return c.Live() && r.Sandboxed(c) }) {
 		return nil
 	}
+	for _, c := range r.Containers {
+		if l := p.containers.get(c.ID); l != nil && c.Live() && r.Sandboxed(c) {
+			willKill(l, c)
+		}
+	}
 	return p.cfg.Runtime.KillAll(ctx, string(p.id), string(p.id))
 }
 
@@ -169,6 +174,9 @@ func thawPod(ctx context.Context, p *pod) error {
 		return nil // nothing of Berth's own can be frozen there
 	}
 	for _, c := range r.Containers {
+		if l := p.containers.get(c.ID); l != nil && c.Live() {
+			willKill(l, c)
+		}
 		if err := p.cfg.Runtime.KillAll(ctx, string(p.id), string(c.ID)); err != nil {
 			return err
 		}
