@@ -333,13 +333,13 @@ func explained(err error, path string) error {
 	return diskspace.Explain(err, filepath.Dir(path), diskspace.MakeRoom)
 }
 
-// lasting reports whether an operation may take long. What it has begun is undone when no caller waits for it any more.
-func lasting(op string) bool {
-	switch op {
-	case wire.Create, wire.Start, wire.Exec, wire.Session, wire.ReopenLog:
-		return true
-	}
-	return false
+// lasting reports whether an operation may take long. It is cancelled when no caller waits for it any more.
+func lasting(op string) bool { return begins(op) || op == wire.ReopenLog }
+
+// begins reports whether an operation begins something, which must not be begun twice. When it is cancelled, that is
+// undone.
+func begins(op string) bool {
+	return op == wire.Create || op == wire.Start || op == wire.Exec || op == wire.Session
 }
 
 // enlist numbers a request.

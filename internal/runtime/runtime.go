@@ -169,7 +169,7 @@ func (r *Runtime) call(ctx context.Context, pod string, q wire.Request, fds ...*
 	return callWhenSent(ctx, r, pod, q, func() {}, fds...)
 }
 
-// callWhenSent is call, and calls sent when the request is on its way. One that may last is not sent again then.
+// callWhenSent is call, and calls sent when the request is on its way. One that begins something is not sent again then.
 func callWhenSent(
 	ctx context.Context, r *Runtime, pod string, q wire.Request, sent func(), fds ...*os.File,
 ) (*wire.Reply, error) {
@@ -189,7 +189,7 @@ func callWhenSent(
 		done()
 		closeFiles(a.fds)
 		var unsent unsentError
-		again := errors.As(err, &unsent) || errors.Is(err, errLost) && !lasting(q.Op)
+		again := errors.As(err, &unsent) || errors.Is(err, errLost) && !begins(q.Op)
 		if !again || try == mostTries || ctx.Err() != nil {
 			return a.Reply, err
 		}
