@@ -1,7 +1,6 @@
 package monitor
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -69,7 +68,7 @@ func (c *container) born(p wire.Process, how process, sandbox string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.process, c.how, c.bundle.Tracked = p, how, c.groups.tracked()
-	c.oom = watchOOM(p.PID, cmp.Or(sandbox, c.id))
+	c.oom = watchOOM(p.PID, c.id, sandbox)
 	if sandbox != "" {
 		c.bundle.Sandbox = sandbox
 		if err := saveLocked(c); err != nil { // before the pid: with that another monitor takes it up
@@ -210,7 +209,7 @@ func (c *container) ended(e wire.Exit) {
 	if !c.started.IsZero() {
 		e.StartedAt = c.started.UnixNano()
 	}
-	e.OOMKilled = !e.Unknown && (e.Signal == int(unix.SIGKILL) || e.Code == 128+int32(unix.SIGKILL)) && c.oom.killed()
+	e.OOMKilled = c.oom.explains(e)
 	c.mu.Unlock()
 	e.Draining = true
 	_ = fault.At("monitor.exit.before")

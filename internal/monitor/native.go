@@ -139,6 +139,7 @@ func (n *native) takeOver() {
 		if err != unix.ESRCH {
 			logf("take over %s: pidfd_open: %v", c.id, err)
 		}
+		c.oom.watchLeft(c.bundle.Cgroups, c.id)
 		go n.awaitInheritance()
 		return
 	}
@@ -146,7 +147,9 @@ func (n *native) takeOver() {
 	if c.state == wire.Created { // it is noted with the start
 		c.bundle.Tracked = c.groups.tracked()
 	}
-	c.oom = watchOOM(c.process.PID, c.id)
+	if c.oom = watchOOM(c.process.PID, c.id, ""); !c.oom.whole { // its process may have ended, which is in no cgroup then
+		c.oom.watchLeft(c.bundle.Cgroups, c.id)
+	}
 	n.pidfd = fd
 	takeOverExecs(c)
 	go n.watch(fd)

@@ -52,7 +52,7 @@ const (
 
 // takeOver takes up a guest that another monitor has left.
 func (s *sandboxed) takeOver() {
-	s.c.oom = watchOOM(s.c.process.PID, s.c.bundle.Sandbox)
+	s.c.oom = watchOOM(s.c.process.PID, s.c.id, s.c.bundle.Sandbox)
 	takeOverExecs(s.c)
 	if s.c.state != wire.Running {
 		return

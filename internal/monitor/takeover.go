@@ -54,6 +54,9 @@ func takeOver(c *container) {
 		c.ending = true
 		if !exit.Draining {
 			c.state, c.exit = wire.Exited, &exit
+		} else if c.bundle.Sandbox == "" && !exit.OOMKilled { // a daemon that wrote it did not look
+			c.oom.watchLeft(c.bundle.Cgroups, c.id)
+			exit.OOMKilled = c.oom.explains(exit)
 		}
 	}
 	takeStreams(c)

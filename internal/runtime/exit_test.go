@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/process"
 	"berth/test/timeouts"
 )
 
@@ -49,6 +51,40 @@ func TestExits(t *testing.T) {
 			}
 			if e.StartedAt.Before(before) || e.FinishedAt.Before(e.StartedAt) || e.FinishedAt.After(time.Now()) {
 				t.Errorf("it began before %v, and its times are %v, %v", before, e.StartedAt, e.FinishedAt)
+			}
+		})
+	}
+}
+
+// TestOOMWithoutAMonitor has the kernel kill a container for want of memory while its monitor is stopped, which is
+// killed or replaced then: the end is told as what it was.
+func TestOOMWithoutAMonitor(t *testing.T) {
+	for _, replaced := range []bool{false, true} {
+		t.Run(fmt.Sprintf("replaced=%v", replaced), func(t *testing.T) {
+			g := newRig(t)
+			limit := int64(16 << 20)
+			ctr := g.run("read go; exec tail /dev/zero", func(c *Create) {
+				c.Stdin = true
+				c.Spec.Linux.Resources.Memory = &specs.LinuxMemory{Limit: &limit, Swap: &limit}
+			})
+			p := g.processOf(ctr)
+			if replaced {
+				g.halt()
+			} else {
+				g.ok(unix.Kill(g.monitor(), unix.SIGSTOP))
+			}
+			g.ok(os.WriteFile(filepath.Join(g.cfg.bundle(g.pod, ctr), "stdin"), []byte("\n"), 0))
+			g.within(10*time.Second, "it has ended", func() bool {
+				_, ok := process.Ending(p.PID, p.StartTime, nil)
+				return ok || !process.Alive(p.PID, p.StartTime)
+			})
+			if replaced {
+				g.ok(g.AwaitExit(t.Context(), g.pod, ctr))
+			} else {
+				g.killMonitor()
+			}
+			if e := g.exit(ctr); e.Code != 137 || !e.OOMKilled {
+				t.Errorf("exit %+v", e)
 			}
 		})
 	}
