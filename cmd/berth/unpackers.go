@@ -42,7 +42,7 @@ func openCrew(cfg *config.Config, g *groups, log *slog.Logger) (*helper.Crew, er
 		return nil, err
 	}
 	if err != nil {
-		log.Warn("the memory of all unpackers together has no bound but those of each, since their cgroup takes none",
+		log.Warn("a bound of all unpackers together does not hold: their cgroup does not take it, and those of each remain",
 			"group", crew.Group, "error", err)
 	}
 	return crew, nil

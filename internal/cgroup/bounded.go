@@ -37,11 +37,8 @@ func Bounded(base, name string, delegated bool, b Bounds) (group string, tasks [
 	if err != nil {
 		return "", nil, err
 	}
-	if len(at.V1) > 0 {
-		tasks, err = b.applyV1(at.V1)
-		return g.Path(), tasks, err
-	}
-	return g.Path(), nil, b.applyV2(base, name, delegated)
+	tasks, err = b.apply(Mode(), at.V1, base, name, delegated)
+	return g.Path(), tasks, err
 }
 
 // RemoveBounded removes what Bounded has made, and ends what is in it. There may be nothing.
@@ -52,17 +49,31 @@ func RemoveBounded(base, name string) error {
 	return RemoveTree("/" + name)
 }
 
-// applyV1 makes the group in each v1 hierarchy that bounds something.
+// apply bounds the group where the controllers of the host are. On cgroup v2 they are in the cgroup2 hierarchy, also
+// where somebody has mounted one of v1 beside it, which bounds nothing (see usage).
+func (b Bounds) apply(mode Modes, v1 map[string]string, base, name string, delegated bool) (tasks []string, err error) {
+	if mode != V2 && len(v1) > 0 {
+		return b.applyV1(v1)
+	}
+	return nil, b.applyV2(base, name, delegated)
+}
+
+// applyV1 makes the group in each v1 hierarchy that bounds something. One that the host does not have is an error.
 func (b Bounds) applyV1(dirs map[string]string) (tasks []string, err error) {
-	files := map[string]map[string]int64{
+	bounds := map[string]map[string]int64{
 		"memory": {"memory.limit_in_bytes": b.Memory},
 		"pids":   {"pids.max": int64(b.Processes)},
 		"cpu":    {"cpu.shares": int64(b.Weight) * 1024 / 100},
 	}
 	seen := map[string]bool{}
-	for controller, values := range files {
+	for controller, files := range bounds {
 		dir := dirs[controller]
 		if dir == "" {
+			for file, n := range files {
+				if n != 0 {
+					err = errors.Join(err, fmt.Errorf("%s: this host has no cgroup hierarchy with controller %s", file, controller))
+				}
+			}
 			continue
 		}
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -72,7 +83,7 @@ func (b Bounds) applyV1(dirs map[string]string) (tasks []string, err error) {
 			seen[dir] = true
 			tasks = append(tasks, dir)
 		}
-		err = errors.Join(err, set(dir, values))
+		err = errors.Join(err, set(dir, files))
 	}
 	return tasks, err
 }

@@ -3,6 +3,7 @@ package cgroup
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -57,6 +58,80 @@ func TestBounded(t *testing.T) {
 	}
 	if err := RemoveBounded(base, name); err != nil {
 		t.Error("nothing is there:", err)
+	}
+}
+
+// TestBoundsHoldWhereTheControllersAre bounds a group on hosts of both kinds. On one of cgroup v2 a hierarchy of v1
+// that somebody has mounted beside it, for a VPN or an old systemd, has no bound; on one of v1 a controller that is not
+// there is an error.
+func TestBoundsHoldWhereTheControllersAre(t *testing.T) {
+	inV2 := map[string]string{
+		"unified/cgroup.subtree_control": "+memory +pids +cpu", "unified/a/cgroup.subtree_control": "+memory +pids +cpu",
+		"unified/a/b/memory.max": "4096", "unified/a/b/pids.max": "7", "unified/a/b/cpu.weight": "25",
+	}
+	inV1 := map[string]string{"memory.limit_in_bytes": "4096", "pids.max": "7", "cpu.shares": "256"}
+	v1 := func(all ...string) map[string]string {
+		out := map[string]string{}
+		for _, c := range all {
+			for file, value := range inV1 {
+				if strings.HasPrefix(file, c+".") {
+					out["v1/"+c+"/a/b/"+file] = value
+				}
+			}
+		}
+		return out
+	}
+	for name, tt := range map[string]struct {
+		mode    Modes
+		mounted []string // the controllers of v1 hierarchies
+		want    map[string]string
+		lacks   string
+	}{
+		"v2":                            {V2, nil, inV2, ""},
+		"v2 and net_cls":                {V2, []string{"net_cls"}, inV2, ""},
+		"v2 and name=systemd":           {V2, []string{"name=systemd"}, inV2, ""},
+		"v1":                            {V1, []string{"memory", "pids", "cpu", "net_cls"}, v1("memory", "pids", "cpu"), ""},
+		"hybrid":                        {Hybrid, []string{"memory", "pids", "cpu"}, v1("memory", "pids", "cpu"), ""},
+		"hybrid without memory cgroups": {Hybrid, []string{"pids", "cpu"}, v1("pids", "cpu"), "controller memory"},
+		"only a cgroup2 of our own":     {V1, nil, inV2, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			top, at := t.TempDir(), map[string]string{}
+			for _, c := range tt.mounted {
+				at[c] = filepath.Join(top, "v1", c, "a/b")
+			}
+			for _, all := range []map[string]string{inV2, v1(tt.mounted...)} {
+				for file := range all {
+					path := filepath.Join(top, file)
+					if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, nil, 0o600)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			b := Bounds{Memory: 4096, Processes: 7, Weight: 25}
+			tasks, err := b.apply(tt.mode, at, filepath.Join(top, "unified"), "a/b", true)
+			if tt.lacks == "" && err != nil || tt.lacks != "" && (err == nil || !strings.Contains(err.Error(), tt.lacks)) {
+				t.Errorf("error %v, wanted one of %q", err, tt.lacks)
+			}
+			written := map[string]string{}
+			for _, all := range []map[string]string{inV2, v1(tt.mounted...)} {
+				for file := range all {
+					if text, err := os.ReadFile(filepath.Join(top, file)); err != nil || len(text) > 0 {
+						written[file] = string(text)
+					}
+				}
+			}
+			if !maps.Equal(written, tt.want) {
+				t.Errorf("written is %v, wanted %v", written, tt.want)
+			}
+			if inV1 := strings.Contains(fmt.Sprint(tt.want), "v1/"); inV1 != (len(tasks) > 0) {
+				t.Errorf("processes go into %v, too", tasks)
+			}
+		})
+	}
+	if _, err := (Bounds{Processes: 7, Weight: 25}).applyV1(map[string]string{"pids": t.TempDir()}); err == nil ||
+		strings.Contains(err.Error(), "memory") {
+		t.Errorf("of memory, which is to have no bound, and the processors: %v", err)
 	}
 }
 
