@@ -46,17 +46,21 @@ func newSweeper(s *Pods) *sweeper {
 	}
 }
 
-// sweep removes what it finds of each kind; one that fails keeps no other from it. Pods are detached in the background.
+// sweep removes what it finds of each kind; one that fails keeps no other from it, and is logged before the next one
+// begins. What lives is ended first, so that nothing uses what is removed then. Pods are detached in the background.
 func (s *sweeper) sweep(ctx context.Context) {
-	for what, err := range map[string]error{
-		"monitors and runtime state": s.runtime.Sweep(ctx, s.owned, s.handler),
-		"networks":                   s.sweepNetworks(),
-		"run directories":            rootfs.Sweep(s.layout.PodsState(), s.owned),
-		"cgroups":                    s.sweepCgroups(ctx),
+	for _, kind := range []struct {
+		what string
+		do   func() error
+	}{
+		{"monitors and runtime state", func() error { return s.runtime.Sweep(ctx, s.owned, s.handler) }},
+		{"networks", s.sweepNetworks},
+		{"run directories", func() error { return rootfs.Sweep(s.layout.PodsState(), s.owned) }},
+		{"cgroups", func() error { return s.sweepCgroups(ctx) }},
 	} {
-		if err != nil && ctx.Err() == nil {
-			s.log.Warn("sweep of what no record owns is not complete; the next start tries again", "what", what, "error",
-				err)
+		if err := kind.do(); err != nil && ctx.Err() == nil {
+			s.log.Warn("sweep of what no record owns is not complete; the next start tries again", "what", kind.what,
+				"error", err)
 		}
 	}
 }

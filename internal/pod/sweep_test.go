@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -24,6 +25,7 @@ type leftovers struct {
 	grouped map[string]bool
 	swept   func(id string) bool
 	detach  func(p network.Pod) error // nil for one that succeeds
+	listed  func()                    // called when the attachments are listed; may be nil
 
 	mu       sync.Mutex // guards attached
 	attached map[string]bool
@@ -49,6 +51,9 @@ func (l *leftovers) Detach(_ context.Context, p network.Pod) error {
 }
 
 func (l *leftovers) Attachments() ([]string, error) {
+	if l.listed != nil {
+		l.listed()
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Sorted(maps.Keys(l.attached)), nil
@@ -114,6 +119,20 @@ func TestSweepTakesWhatNobodyOwns(t *testing.T) {
 		if there(layout.Run(sandbox.ID(id))) != want {
 			t.Errorf("the run directory of %s: %v", id, !want)
 		}
+	}
+}
+
+// TestSweepSaysAtOnceWhatIsLeft has the monitors of orphans not end: that is logged before the next kind is swept,
+// which may take long.
+func TestSweepSaysAtOnceWhatIsLeft(t *testing.T) {
+	l, log := &leftovers{}, &bytes.Buffer{}
+	s := sweeperOf(t, l, "")
+	s.log = slog.New(slog.NewTextHandler(log, nil))
+	var said string
+	l.listed = func() { said = log.String() }
+	s.sweep(t.Context())
+	if !strings.Contains(said, "a monitor that cannot be ended") {
+		t.Errorf("logged was %q", said)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"berth/internal/cgroup"
 )
@@ -14,8 +15,21 @@ import (
 // idLength is how long the ids of pods and containers are. What is called otherwise is not ours.
 const idLength = 64
 
+// orphanTime bounds each step of the removal of one pod or container that no record owns. What takes longer hangs in
+// the kernel, or its runtime does, and the next sweep tries it again.
+const orphanTime = 30 * time.Second
+
+// inOrphanTime calls fn with a context that ends after orphanTime.
+func inOrphanTime(ctx context.Context, fn func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, orphanTime,
+		fmt.Errorf("not done after %v: %w", orphanTime, context.DeadlineExceeded))
+	defer cancel()
+	return fn(ctx)
+}
+
 // Sweep ends the monitors of pods for which live is not true, and kills and deletes the containers that no live pod has
-// in its run directory. The handler of a container's runtime is found by its name.
+// in its run directory. One that hangs keeps no other from it. The handler of a container's runtime is found by its
+// name.
 func (r *Runtime) Sweep(ctx context.Context, live func(pod string) bool,
 	handler func(name string) (Handler, error)) error {
 	// What is listed first is looked for afterwards: a container has its directory before it has anything else.
@@ -24,9 +38,10 @@ func (r *Runtime) Sweep(ctx context.Context, live func(pod string) bool,
 	pods, _ := filepath.Glob(filepath.Join(r.cfg.Tracking, r.cfg.monitorsGroup(), "*"))
 	scopes, err := r.cfg.scopes(ctx)
 	errs := []error{err}
+	do := func(fn func(context.Context) error) { errs = append(errs, inOrphanTime(ctx, fn)) }
 	for _, p := range pods {
 		if pod := filepath.Base(p); len(pod) == idLength && !live(pod) {
-			errs = append(errs, r.cfg.endPod(ctx, pod))
+			do(func(ctx context.Context) error { return r.cfg.endPod(ctx, pod) })
 		}
 	}
 	owned := r.cfg.ownedBy(live)
@@ -39,17 +54,18 @@ func (r *Runtime) Sweep(ctx context.Context, live func(pod string) bool,
 	}
 	for _, g := range groups {
 		if ctr := filepath.Base(g); len(ctr) == idLength && !owned(ctr) {
-			errs = append(errs, end(ctx, cgroup.At(g)))
+			do(func(ctx context.Context) error { return end(ctx, cgroup.At(g)) })
 		}
 	}
 	for _, s := range states {
 		if ctr := rememberedAs(filepath.Base(s)); ctr != "" && !owned(ctr) {
-			errs = append(errs, r.cfg.deleteLost(ctx, filepath.Base(filepath.Dir(s)), ctr, handler))
+			name := filepath.Base(filepath.Dir(s))
+			do(func(ctx context.Context) error { return r.cfg.deleteLost(ctx, name, ctr, handler) })
 		}
 	}
 	for _, ctr := range scopes { // last: what the runtime deletes, it deletes with its scope
 		if !owned(ctr) {
-			errs = append(errs, r.cfg.Units.EndContainer(ctx, ctr))
+			do(func(ctx context.Context) error { return r.cfg.Units.EndContainer(ctx, ctr) })
 		}
 	}
 	return errors.Join(errs...)

@@ -2,10 +2,15 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // unitsOf are the units of a system that calls them as another runtime's, so that it lists none.
@@ -33,4 +38,75 @@ func TestSweepEndsUnitsOfOtherNames(t *testing.T) {
 		t.Errorf("of %s, which nobody owns, and %s it ended the units of %v", lost, kept, units.ended)
 	}
 	g.ok(os.Rename(aside, g.cfg.bundle(g.pod, lost)))
+}
+
+// hungUnits are the units of two containers, of which one does not end.
+type hungUnits struct{ hung, other, ended string }
+
+func (u *hungUnits) Containers(context.Context) ([]string, error) {
+	return []string{u.hung, u.other}, nil
+}
+
+func (u *hungUnits) EndContainer(ctx context.Context, ctr string) error {
+	if ctr == u.hung {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	u.ended = ctr
+	return nil
+}
+
+// TestSweepGoesOnPastWhatHangs sweeps orphans of each kind, of which the first does not die, or has a runtime or a unit
+// that does not answer: the others are swept all the same.
+func TestSweepGoesOnPastWhatHangs(t *testing.T) {
+	hung, other := strings.Repeat("0", idLength), strings.Repeat("1", idLength)
+	top := t.TempDir()
+	cfg := Config{State: filepath.Join(top, "state"), Tracking: filepath.Join(top, "cgroups"), Group: "berth"}
+	var groups []string
+	for _, kind := range []string{cfg.monitorsGroup(), cfg.containersGroup()} {
+		for id, process := range map[string]string{hung: "2147483647", other: ""} { // such a pid there is not
+			dir := filepath.Join(cfg.Tracking, kind, id)
+			if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "cgroup.kill"), nil, 0o600),
+				os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(process), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			groups = append(groups, dir)
+		}
+	}
+	states := filepath.Join(cfg.State, "runtime", "runc")
+	for _, id := range []string{hung, other} {
+		if err := os.MkdirAll(filepath.Join(states, id), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	units := &hungUnits{hung: hung, other: other}
+	cfg.Units = units
+	cfg.Helper = func(ctx context.Context, _ string, cmd *exec.Cmd) error {
+		if slices.Contains(cmd.Args, hung) {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}
+		return nil
+	}
+	r := &Runtime{cfg: cfg}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		none := func(string) bool { return false }
+		err := r.Sweep(ctx, none, func(string) (Handler, error) { return Handler{Path: "/runc"}, nil })
+		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			t.Errorf("it ended with %v, its context with %v", err, ctx.Err())
+		}
+	})
+	for _, dir := range groups {
+		if killed, err := os.ReadFile(filepath.Join(dir, "cgroup.kill")); err != nil || string(killed) != "1" {
+			t.Errorf("%s is not killed: %q, %v", dir, killed, err)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(states, "*")); !slices.Equal(left, []string{filepath.Join(states, hung)}) {
+		t.Errorf("left of the runtime's state is %v", left)
+	}
+	if units.ended == "" {
+		t.Error("the unit of the other container was not ended")
+	}
 }
