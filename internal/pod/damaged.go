@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"syscall"
 
 	"github.com/containerd/errdefs"
@@ -158,46 +159,48 @@ func findToEnd(s *Pods, id sandbox.ID) (*pod, error) {
 		default:
 			r = nil
 		}
-		if err := takeIn(s, id, d, r); err != nil {
+		if err := takeIn(s, id, r); err != nil {
 			return nil, err
 		}
 	}
 	return s.Catalog.find(id)
 }
 
+// intake takes damaged pods in, one at a time.
+type intake struct{ mu sync.Mutex } // held during it; the catalog's may be locked below it
+
 // takeIn has a damaged pod be one like others: by r, its record, which was read by now, or, where that is nil, by what
-// is known without. Then the record that cannot be read is put aside, and is removed with the pod.
-func takeIn(s *Pods, id sandbox.ID, d damaged, r *sandbox.Record) error {
-	p := d.pod
-	if r != nil {
-		p = s.makePod(r, false)
-	} else {
-		r = p.record().Clone()
+// is known without. Then the record that cannot be read is put aside, and is removed with the pod. Where another has
+// taken it in meanwhile, it is left as it is: the record on the disk is that one's. Nor is anything changed with an
+// error.
+func takeIn(s *Pods, id sandbox.ID, r *sandbox.Record) error {
+	s.intake.mu.Lock()
+	defer s.intake.mu.Unlock()
+	d, still := s.Catalog.index.Load().damaged[id]
+	if !still {
+		return nil
+	}
+	if r == nil {
+		r = d.pod.record().Clone()
 		if err := d.addContainers(s, r); err != nil {
 			return err
 		}
-		p.rec.Store(r)
 		err := os.Rename(s.cfg.Record(id), s.cfg.Record(id)+".damaged")
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("put the damaged record of pod %s aside: %w", id, err)
 		}
 	}
-	mine := false
+	p := s.makePod(r, false)
 	s.Catalog.reindex(func(x *index) {
-		if _, still := x.damaged[id]; still {
-			delete(x.damaged, id)
-			enlist(x, p, r)
-			mine = true
-		}
+		delete(x.damaged, id)
+		enlist(x, p, r)
 	})
-	if mine {
-		s.cfg.Log.Warn("a pod whose record could not be read is taken in", "pod", id, "state", r.State, "was", d.err)
-		readExits(p)
-		s.worker.background(func(ctx context.Context) {
-			_ = p.lane.Do(s.worker.ctx, ctx, op.Op{Kind: opAdopt, Run: func(ctx context.Context) error { return adopt(ctx, p) }})
-			resume(ctx, p)
-		})
-	}
+	s.cfg.Log.Warn("a pod whose record could not be read is taken in", "pod", id, "state", r.State, "was", d.err)
+	readExits(p)
+	s.worker.background(func(ctx context.Context) {
+		_ = p.lane.Do(s.worker.ctx, ctx, op.Op{Kind: opAdopt, Run: func(ctx context.Context) error { return adopt(ctx, p) }})
+		resume(ctx, p)
+	})
 	return nil
 }
 
@@ -214,7 +217,7 @@ func retryDamaged(s *Pods, id sandbox.ID, d damaged) {
 		if err != nil {
 			return err
 		}
-		return takeIn(s, id, d, r)
+		return takeIn(s, id, r)
 	})
 }
 

@@ -3,6 +3,7 @@ package pod
 import (
 	"errors"
 	"os"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -135,7 +136,7 @@ func TestRecordIsTakenInAsItWasRead(t *testing.T) {
 			if !ok || (d.pod != nil) != known {
 				t.Errorf("it is not damaged: %+v", d)
 			}
-			err := takeIn(b.Pods, pod, d, was)
+			err := takeIn(b.Pods, pod, was)
 			if _, e := os.Lstat(b.cfg.Record(pod) + ".damaged"); !errors.Is(e, os.ErrNotExist) {
 				t.Errorf("its record is put aside: %v", e)
 			}
@@ -191,6 +192,63 @@ func TestRecordWithIOErrors(t *testing.T) {
 	}
 	if _, err := os.Lstat(b.cfg.Pod(pod)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the pod's directory is left: %v", err)
+	}
+}
+
+// TestDamagedPodIsTakenInOnce has clients stop a pod whose record cannot be read at once, of which one comes late: it
+// has found the pod damaged before another took it in and stopped it. What the other has written and published stays.
+func TestDamagedPodIsTakenInOnce(t *testing.T) {
+	b := open(t)
+	pod, ctr := started(t, b)
+	b.end(t)
+	cannotBeRead(t, b, pod, true)
+	b.reopen(t)
+	var stops sync.WaitGroup
+	for range 8 {
+		stops.Go(func() {
+			if err := b.Stop(t.Context(), pod); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	stops.Wait()
+	was, err := b.Catalog.Get(pod)
+	if err == nil {
+		err = takeIn(b.Pods, pod, nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := b.Catalog.Get(pod); err != nil || r != was || len(r.Containers) != 1 || r.Containers[0].ID != ctr {
+		t.Errorf("it is %+v, %v, was %+v", r, err, was)
+	}
+	if _, err := readRecord(&b.cfg, pod, false); err != nil {
+		t.Errorf("its record was put aside: %v", err)
+	}
+}
+
+// TestDamagedRecordThatCannotBePutAside stops a damaged pod again, after the disk has refused to rename its record:
+// each container is there once.
+func TestDamagedRecordThatCannotBePutAside(t *testing.T) {
+	b := open(t)
+	pod, ctr := started(t, b)
+	b.end(t)
+	cannotBeRead(t, b, pod, true)
+	b.reopen(t)
+	aside := b.cfg.Record(pod) + ".damaged"
+	if err := os.Mkdir(aside, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := b.Stop(t.Context(), pod); !errors.Is(err, syscall.EISDIR) && !errors.Is(err, syscall.EEXIST) {
+			t.Errorf("its stop: %v", err)
+		}
+	}
+	if err := errors.Join(os.Remove(aside), b.Stop(t.Context(), pod)); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := b.Catalog.Get(pod); err != nil || len(r.Containers) != 1 || r.Containers[0].ID != ctr {
+		t.Errorf("it is %+v, %v", r, err)
 	}
 }
 

@@ -98,6 +98,7 @@ type Pods struct {
 	Limiter  *Limiter
 	notifier *notifier
 	orphans  orphans
+	intake   intake
 
 	runtime Runtime         // of cfg
 	bundle  *bundle.Builder // of cfg
