@@ -164,6 +164,9 @@ func load(s *Pods, x *index, id sandbox.ID, first bool) {
 		s.cfg.Log.Error("a pod's record cannot be used; what is named after the pod is left alone", "pod", id, "error", err)
 		return
 	}
+	// What a daemon that was killed in a write has left is as large as a record, on a disk that may be full. Nobody writes
+	// here yet. Where it cannot be removed it does no harm.
+	_ = record.Tidy(s.cfg.Pod(id))
 	enlist(x, s.makePod(r, false), r)
 }
 
