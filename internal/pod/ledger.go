@@ -256,22 +256,18 @@ func (l *ledger) ended() {
 	l.announced = false
 }
 
-// persist writes the record again where it is not on the disk, and ends what later began. A pod that is being removed
+// persist writes the record again where it is not on the disk, and ends what later began. It goes on with what is
+// published meanwhile: a write of that which fails leaves it to this call to try again. A pod that is being removed
 // needs no record.
 func (l *ledger) persist() error {
-	b := unfinishedWrite(l)
-	if b == nil {
-		return nil
+	for b := unfinishedWrite(l); b != nil; b = unfinishedWrite(l) {
+		if !awaitWrite(l, b) {
+			return diskHangs(l, b.why, errGivenUp)
+		}
+		if b.err != nil {
+			return b.err
+		}
 	}
-	if !awaitWrite(l, b) {
-		return diskHangs(l, b.why, errGivenUp)
-	}
-	if b.err != nil {
-		return b.err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.behind = false
 	return nil
 }
 
