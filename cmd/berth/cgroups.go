@@ -5,12 +5,17 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/bundle"
 	"berth/internal/cgroup"
 	"berth/internal/cgroup/limits"
 	"berth/internal/config"
+	"berth/internal/fail"
 	"berth/internal/helper"
 	"berth/internal/host"
 	"berth/internal/pod"
@@ -25,6 +30,7 @@ type groups struct {
 	helpers  *helper.Runner
 	naming   cgroup.Naming         // of containers' cgroups
 	units    *systemd.Units        // nil unless systemd is the cgroup driver
+	scopes   *systemd.Units        // nil unless systemd runs
 	monitors *systemd.MonitorScope // nil unless systemd is the cgroup driver
 }
 
@@ -45,9 +51,12 @@ func openGroups(cfg *config.Config, facts host.Facts, monitor string) (g groups,
 		}
 	}
 	g.helpers = &helper.Runner{Root: g.ops(base)}
+	m := &systemd.Manager{}
+	if facts.Systemd {
+		g.scopes = &systemd.Units{Manager: m, Instance: g.instance, Naming: g.naming, Mount: g.tracking}
+	}
 	if facts.CgroupDriver == host.SystemdDriver {
-		m := &systemd.Manager{}
-		g.units = &systemd.Units{Manager: m, Instance: g.instance, Naming: g.naming, Mount: g.tracking}
+		g.units = g.scopes
 		g.monitors = &systemd.MonitorScope{Manager: m, Instance: g.instance, Mount: g.tracking, Holder: monitor}
 	}
 	return g, nil
@@ -94,10 +103,32 @@ type cgroupDriver interface {
 
 // driver is what makes them on this node.
 func (g *groups) driver() cgroupDriver {
+	plain := limits.Direct{Direct: cgroup.Direct{Instance: g.instance, Naming: g.naming}}
 	if g.units != nil {
-		return g.units
+		return driverInForce{cgroupDriver: g.units, plain: plain, scopes: g.scopes}
 	}
-	return limits.Direct{Direct: cgroup.Direct{Instance: g.instance, Naming: g.naming}}
+	return driverInForce{cgroupDriver: plain, plain: plain, scopes: g.scopes}
+}
+
+// driverInForce changes the limits of a container by the driver that its cgroup was made by, which its name shows. That
+// may be another one than the driver of new pods.
+type driverInForce struct {
+	cgroupDriver
+	plain  limits.Direct
+	scopes *systemd.Units // nil unless systemd runs
+}
+
+// SetLimits changes the limits of a container, as limits.Set does.
+func (d driverInForce) SetLimits(ctx context.Context, ctr string, was limits.Was, want *specs.LinuxResources) (
+	putBack func() error, err error) {
+	switch {
+	case !strings.Contains(ctr, ":"):
+		return d.plain.SetLimits(ctx, ctr, was, want)
+	case d.scopes == nil:
+		return nil, fail.New(errdefs.ErrFailedPrecondition, "the cgroup %s is a scope of systemd, which does not run here: "+
+			"make the pod anew to change its limits", ctr)
+	}
+	return d.scopes.SetLimits(ctx, ctr, was, want)
 }
 
 // tidyTimeout bounds what systemd is waited for at the daemon's end.

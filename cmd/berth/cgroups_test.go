@@ -1,11 +1,19 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
 	"berth/internal/cgroup"
+	"berth/internal/cgroup/limits"
 	"berth/internal/systemd"
 )
 
@@ -72,5 +80,50 @@ func TestAgentsKnowContainers(t *testing.T) {
 		if got := strings.Contains(path, "/crio-"); got != c.crioAgent {
 			t.Errorf("systemd %v, %s: %s is called as CRI-O's: %v", c.systemd, c.naming, path, got)
 		}
+	}
+}
+
+// TestLimitsAfterAnotherDriver changes the limits of containers that were made while the other cgroup driver was in
+// force.
+func TestLimitsAfterAnotherDriver(t *testing.T) {
+	n := int64(7)
+	want := &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &n}}
+	units := &systemd.Units{Manager: &systemd.Manager{}, Instance: "berth", Mount: t.TempDir()}
+	scope := fmt.Sprintf("berth.slice:berth:test-%d", os.Getpid())
+	set := func(g groups, ctr string) error {
+		_, err := g.driver().SetLimits(t.Context(), ctr, limits.Was{}, want)
+		return err
+	}
+	// There is no such scope, which it has to have looked for.
+	err := set(groups{scopes: units}, scope)
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("berth.slice/berth-test-%d.scope/pids.max", os.Getpid())) {
+		t.Errorf("a scope, where cgroupfs is the driver now: %v", err)
+	}
+	if err := set(groups{}, scope); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("a scope, where there is no systemd: %v", err)
+	}
+
+	path := fmt.Sprintf("/berth-driver-test-%d", os.Getpid())
+	at, err := cgroup.Locate(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := at.Unified
+	if cgroup.Mode() != cgroup.V2 {
+		dir = at.V1["pids"]
+	}
+	file := filepath.Join(dir, "pids.max")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Skip("no cgroup can be made:", err)
+	}
+	defer func() { _ = os.Remove(dir) }()
+	if _, err := os.Stat(file); errors.Is(err, os.ErrNotExist) {
+		t.Skip("the pids controller is not on for", dir)
+	}
+	if err := set(groups{units: units, scopes: units}, path); err != nil {
+		t.Errorf("a path, where systemd is the driver now: %v", err)
+	}
+	if text, err := os.ReadFile(file); err != nil || string(text) != "7\n" {
+		t.Errorf("%s has %q, %v", file, text, err)
 	}
 }
