@@ -2,18 +2,16 @@ package runtime
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
-
-var dialSeq atomic.Uint64
 
 // DialInside connects to a port of the loopback interface of a sandbox that has a network stack of its own, in which
 // only the handler's runtime can: by its port-forward, which hands the sandbox the other end of a connection and then
@@ -24,7 +22,7 @@ func DialInside(ctx context.Context, r *Runtime, pod string, h Handler, port uin
 		return nil, err
 	}
 	defer d.Close()
-	name := fmt.Sprintf("forward-%s-%d", pod[:min(12, len(pod))], dialSeq.Add(1))
+	name := "forward-" + pod[:min(12, len(pod))] + "-" + rand.Text()     // an earlier daemon may have left a socket
 	short := fmt.Sprintf("/proc/%d/fd/%d/%s", os.Getpid(), d.Fd(), name) // the whole path may be too long for a socket
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: short, Net: "unix"})
 	if err != nil {

@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -32,15 +32,14 @@ type ExecResult struct {
 	TimedOut bool
 }
 
-var execSeq atomic.Uint64
-
-// processFile writes down a process for the monitor, and returns the file's name in the container's directory.
+// processFile writes down a process for the monitor, and returns the file's name in the container's directory. No other
+// file has had it: one that an earlier daemon has left to the monitor may not be read yet.
 func (c *Config) processFile(pod, ctr string, p *specs.Process) (name string, remove func(), err error) {
 	data, err := json.Marshal(p)
 	if err != nil {
 		return "", nil, fmt.Errorf("encode the process: %w", err)
 	}
-	name = fmt.Sprintf("process-%d-%d.json", os.Getpid(), execSeq.Add(1))
+	name = "process-" + rand.Text() + ".json"
 	path := filepath.Join(c.bundle(pod, ctr), name)
 	if err := os.WriteFile(path, data, 0o600); err != nil {
 		return "", nil, err
