@@ -158,17 +158,22 @@ func (l *Lane) enter(base context.Context, o Op) (*run, way) {
 	return r, begins
 }
 
-// work runs the operation. One that panics fails, with its stack in the log: what is wrong with one pod's record must
-// not take down the daemon of all, again at each start.
+// work runs the operation.
 func (l *Lane) work(r *run) {
+	unpanicked(r.op.Kind, func() error { return r.op.Run(r.ctx) }, func(err error) { l.finish(r, err) })
+}
+
+// unpanicked runs fn and tells end how it ended. One that panics fails, with its stack in the log: what is wrong with
+// one pod's record must not take down the daemon of all, again at each start. The log may hang: end comes first.
+func unpanicked(what string, fn func() error, end func(error)) {
 	defer func() {
 		if p := recover(); p != nil {
 			stack := string(debug.Stack())
-			l.finish(r, fail.New(errdefs.ErrInternal, "%s: panic: %v; the daemon's log has the stack", r.op.Kind, p))
-			slog.Error("panic in an operation; please report it", "operation", r.op.Kind, "panic", p, "stack", stack)
+			end(fail.New(errdefs.ErrInternal, "%s: panic: %v; the daemon's log has the stack", what, p))
+			slog.Error("panic in an operation; please report it", "operation", what, "panic", p, "stack", stack)
 		}
 	}()
-	l.finish(r, r.op.Run(r.ctx))
+	end(fn())
 }
 
 // finish frees the lane and tells those who wait how the operation ended.

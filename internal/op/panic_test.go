@@ -43,6 +43,20 @@ func TestPanicWithoutALog(t *testing.T) {
 	}
 }
 
+// TestPanicBeside has a step panic that runs beside the others: the plan fails, and the step that runs meanwhile ends.
+func TestPanicBeside(t *testing.T) {
+	var record *struct{ name string }
+	ended := false
+	p := Plan{Name: "make", Steps: []Step{
+		{Name: "bad", Beside: true, Do: func(context.Context) error { _ = record.name; return nil }},
+		{Name: "slow", Do: func(ctx context.Context) error { <-ctx.Done(); ended = true; return ctx.Err() }},
+	}}
+	err := p.Forward(t.Context())
+	if !errdefs.IsInternal(err) || !strings.Contains(err.Error(), "make: step bad: panic: ") || !ended {
+		t.Errorf("got %v, and the other step ended %v", err, ended)
+	}
+}
+
 // until is a writer that waits until it is closed.
 type until chan struct{}
 

@@ -119,13 +119,12 @@ func (p Plan) Forward(ctx context.Context) error {
 		if s.Beside {
 			done := make(chan error, 1)
 			beside = append(beside, done)
-			go func() {
-				err := do(s)
+			go unpanicked(p.Name+": step "+s.Name, func() error { return do(s) }, func(err error) {
 				if err != nil {
 					cancel(err) // what the others do is in vain
 				}
 				done <- err
-			}()
+			})
 			continue
 		}
 		failed = do(s)
