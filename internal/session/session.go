@@ -133,17 +133,11 @@ func (s *Sessions) attachable(ctx context.Context, id sandbox.ID) (*sandbox.Reco
 
 // ReopenLog makes the monitor write to a new file under the log's path, after the old one was renamed.
 func (s *Sessions) ReopenLog(ctx context.Context, id sandbox.ID) error {
-	r, c, err := s.Pods.Container(id)
+	r, err := s.running(ctx, id)
 	if err != nil {
 		return err
 	}
-	if r, err = s.Pods.Adopted(ctx, r.ID); err != nil {
-		return err
-	}
-	if c.State != sandbox.Running {
-		return fail.New(errdefs.ErrFailedPrecondition, "container %s is %s, not running", id, c.State)
-	}
-	return s.Runtime.ReopenLog(ctx, string(r.ID), string(id), r.Log(c))
+	return s.Runtime.ReopenLog(ctx, string(r.ID), string(id), r.Log(r.Container(id)))
 }
 
 // loggedTime is how long after a container's end it is told whether its log has its output. A monitor that owes the log

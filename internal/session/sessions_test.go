@@ -20,6 +20,7 @@ import (
 type shown struct {
 	record  *sandbox.Record
 	adopted chan struct{}
+	learned *sandbox.Record // the record after the adoption; nil where it is the same
 }
 
 func (f *shown) Pod(id sandbox.ID) (*sandbox.Record, error) {
@@ -39,6 +40,9 @@ func (f *shown) Container(id sandbox.ID) (*sandbox.Record, *sandbox.Container, e
 func (f *shown) Adopted(ctx context.Context, id sandbox.ID) (*sandbox.Record, error) {
 	select {
 	case <-f.adopted:
+		if f.learned != nil {
+			f.record = f.learned
+		}
 		return f.Pod(id)
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -105,7 +109,7 @@ func open(t *testing.T) (*Sessions, *shown, *driver) {
 			t.Fatal(err)
 		}
 	}
-	f, d := &shown{r, make(chan struct{})}, &driver{out: "said"}
+	f, d := &shown{record: r, adopted: make(chan struct{})}, &driver{out: "said"}
 	close(f.adopted)
 	return &Sessions{
 		Pods: f, Runtime: d, Layout: layout, Log: slog.New(slog.DiscardHandler),
@@ -175,6 +179,42 @@ func TestNothingBeforeAdoption(t *testing.T) {
 	}
 	if _, err := s.NetNS(ctx, "p"); !errors.Is(err, context.Canceled) || len(d.calls) > 0 {
 		t.Errorf("the network namespace: %v; calls %q", err, d.calls)
+	}
+}
+
+// TestStatesAfterTheAdoption has the adoption find out that a container runs which the record has as starting, and that
+// one has ended, or is gone, which the record has as running: what is asked for goes by that.
+func TestStatesAfterTheAdoption(t *testing.T) {
+	for _, c := range []struct {
+		before, after sandbox.State
+		may           bool
+	}{
+		{sandbox.Starting, sandbox.Running, true}, {sandbox.Running, sandbox.Exited, false}, {sandbox.Running, "", false},
+	} {
+		s, f, d := open(t)
+		f.record.Container("running").State = c.before
+		f.learned = f.record.Clone()
+		if c.after == "" {
+			f.learned.Containers = nil
+		} else if err := f.learned.Edit("running", func(ctr *sandbox.Container) error {
+			ctr.State = c.after
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		was := f.record
+		for what, fn := range map[string]func() error{
+			"running": func() error { return s.Running(t.Context(), "running") },
+			"reopen":  func() error { return s.ReopenLog(t.Context(), "running") },
+		} {
+			f.record = was
+			if err := fn(); c.may && err != nil || !c.may && !errdefs.IsFailedPrecondition(err) {
+				t.Errorf("%s of a container that is %s, and was found %q: %v", what, c.before, c.after, err)
+			}
+		}
+		if c.may != (len(d.calls) > 0) {
+			t.Errorf("of a container that is %s, and was found %q, the runtime is asked for %q", c.before, c.after, d.calls)
+		}
 	}
 }
 
