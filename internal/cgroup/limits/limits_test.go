@@ -305,7 +305,10 @@ func TestLimitsOfARealCgroup(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(filepath.Dir(at.V1["cpu"]), "cpu.cfs_quota_us"), []byte("50000"), 0); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range [][2]int64{{40000, 100000}, {400000, 1000000}, {10000, 20000}, {50000, 100000}, {5000, 10000}} {
+	for _, c := range [][2]int64{
+		{40000, 100000}, {400000, 1000000}, {10000, 20000}, {50000, 100000}, {5000, 10000}, {-1, 100000}, {400000, 1000000},
+		{-1, 10000}, {-1, 1000000}, {5000, 10000},
+	} {
 		want := &specs.LinuxResources{CPU: &specs.LinuxCPU{Quota: ptr(c[0]), Period: ptr(uint64(c[1]))}}
 		if _, err := Set(path, Was{}, want); err != nil {
 			t.Fatal(err)

@@ -108,13 +108,17 @@ func (w *writerV1) cpu(c *specs.LinuxCPU) {
 }
 
 // quotaFirst chooses the order in which the processor time that is allowed between the two writes is the lesser: the
-// cgroup above need not allow more than what is there before and after.
+// cgroup above need not allow more than what is there before and after. No quota is always allowed, since the one above
+// holds then.
 func (w *writerV1) quotaFirst(c *specs.LinuxCPU) bool {
 	oldQuota, oldPeriod := w.now("cpu", "cpu.cfs_quota_us"), w.now("cpu", "cpu.cfs_period_us")
-	if oldPeriod == 0 || *c.Quota < 0 {
+	switch {
+	case *c.Quota < 0:
+		return true
+	case oldQuota < 0, oldPeriod == 0:
 		return false
 	}
-	return oldQuota < 0 || float64(*c.Quota)/oldPeriod < oldQuota/float64(*c.Period)
+	return float64(*c.Quota)/oldPeriod < oldQuota/float64(*c.Period)
 }
 
 // memory may nowhere be limited to more than memory and swap together.
