@@ -220,7 +220,7 @@ func (c *client) killed(ctx context.Context) bool {
 	_, err := c.quick(ctx, wire.Request{Op: wire.Hello, Version: wire.Version})
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return (c.err != nil || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET)) && !c.closing
+	return (c.err != nil || unreachable(err)) && !c.closing
 }
 
 // ask is call for an answer that has descriptors beside it. It returns soon after ctx ends, whatever the monitor does.

@@ -286,7 +286,8 @@ func (l *link) exited(ctr string, e *wire.Exit) {
 	}
 }
 
-// abandon gives up a connection whose monitor is about to be killed. Later calls wait for the next monitor.
+// abandon gives up a connection whose monitor is about to be killed. Later calls wait for the next monitor. Those whose
+// streams end with this one have to be told that it was killed, so the connection counts as lost and not as ended.
 func (l *link) abandon(c *client) {
 	l.mu.Lock()
 	if l.client == c {
@@ -295,7 +296,7 @@ func (l *link) abandon(c *client) {
 	l.open()
 	l.mu.Unlock()
 	if c != nil {
-		c.end()
+		_ = c.conn.Close()
 	}
 }
 

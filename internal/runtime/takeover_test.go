@@ -1,8 +1,10 @@
 package runtime
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -290,7 +292,44 @@ func TestAttachedToAKilledMonitor(t *testing.T) {
 	}
 }
 
-// TestGoneBeforeItIsRead asks a monitor that has gone, which the reader has not seen.
+// TestAttachedToAReplacedMonitor has a client be attached, with its input, while the monitor hangs and is replaced. It
+// is told that its output was cut off, as one whose monitor was killed by somebody else.
+func TestAttachedToAReplacedMonitor(t *testing.T) {
+	g := newRig(t)
+	g.cfg.Tick = 10 * time.Millisecond
+	ctr := g.run("echo on; cat; sleep 1000", func(c *Create) { c.Stdin = true })
+	g.hasSaid(ctr, "on")
+	attach := func(in io.Reader) <-chan error {
+		ready, ended := make(chan struct{}), make(chan error, 1)
+		go func() {
+			a := Attach{Stdin: in, Stdout: &syncBuffer{}, Ready: func() { close(ready) }}
+			ended <- g.Attach(t.Context(), g.pod, ctr, a)
+		}()
+		<-ready
+		return ended
+	}
+	in, typed := io.Pipe()
+	defer typed.Close()
+	ended := []<-chan error{attach(nil), attach(in)}
+	g.halt()
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	_, _ = g.Exec(ctx, g.pod, ctr, Exec{Process: shellProcess("true")}) // its silence is noticed
+	cancel()
+	for _, e := range ended {
+		if err := <-e; !errors.Is(err, ErrCut) {
+			t.Errorf("a client is told %v", err)
+		}
+	}
+	g.within(30*time.Second, "it is replaced", func() bool { return g.Monitors().Replaced[ReplacedSilent] == 1 })
+	last := attach(nil)
+	g.ok(g.KillAll(t.Context(), g.pod, ctr))
+	if err := <-last; err != nil {
+		t.Errorf("at the end of the container: %v", err)
+	}
+}
+
+// TestGoneBeforeItIsRead asks a monitor that has gone, which the reader has not seen, and asks again over the
+// connection that was given up because of that.
 func TestGoneBeforeItIsRead(t *testing.T) {
 	dir := t.TempDir()
 	f, err := listen(dir)
@@ -306,6 +345,9 @@ func TestGoneBeforeItIsRead(t *testing.T) {
 	c := &client{conn: conn, silence: &silence{}, waiting: map[uint64]*pending{}}
 	if !c.killed(t.Context()) {
 		t.Error("it is said to live")
+	}
+	if !c.killed(t.Context()) { // the connection was closed with the first try
+		t.Error("it is said to live after that")
 	}
 	c.quiet()
 	if c.killed(t.Context()) {
