@@ -31,6 +31,15 @@ func openOutput(dir string) (fds []int) {
 	return fds
 }
 
+// openInput opens the FIFO of an input that is meant for one client, and writes nothing; nil where nobody reads it.
+func openInput(dir string) *os.File {
+	f, err := os.OpenFile(filepath.Join(dir, "stdin"), os.O_WRONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil
+	}
+	return f
+}
+
 func (h handle) close() {
 	for _, fd := range h.output {
 		_ = unix.Close(fd)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -254,7 +253,7 @@ func hold(ctx context.Context, l *link, c *client, e wire.Container) {
 			h.console = a.fds[0]
 		}
 	} else if e.StdinOnce {
-		h.stdin, _ = os.OpenFile(filepath.Join(l.cfg.bundle(l.pod, e.ID), "stdin"), os.O_WRONLY|unix.O_NONBLOCK, 0)
+		h.stdin = openInput(l.cfg.bundle(l.pod, e.ID))
 	}
 	h.output = openOutput(l.cfg.bundle(l.pod, e.ID))
 	l.handles.add(e.ID, h)

@@ -275,10 +275,14 @@ func leave(l *link) *left {
 		if err != nil {
 			continue
 		}
-		if !handles.has(ctr) {
-			handles.add(ctr, handle{pidfd: pidfd(p), output: openOutput(dir)})
-		}
 		b, err := c.bundleOf(pod, ctr)
+		if !handles.has(ctr) {
+			h := handle{pidfd: pidfd(p), output: openOutput(dir)}
+			if b.Stdin && b.StdinOnce && !b.StdinClosed && !b.Terminal {
+				h.stdin = openInput(dir)
+			}
+			handles.add(ctr, h)
+		}
 		if status, ok := process.Ending(p.PID, p.StartTime, nil); ok && err == nil && b.Sandbox == "" {
 			e := exitFrom(p, status)
 			e.StartedAt, e.Draining = b.Started, true

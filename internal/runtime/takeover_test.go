@@ -221,6 +221,40 @@ func TestInputOfAnEarlierDaemon(t *testing.T) {
 	}
 }
 
+// TestInputOfAHungMonitor has a monitor hang that a new daemon has never joined. It is replaced, and so is the next
+// one: a container whose client is still to come waits for it, and one whose client went with the last daemon sees the
+// end.
+func TestInputOfAHungMonitor(t *testing.T) {
+	g := newRig(t)
+	once := func(c *Create) { c.Stdin, c.StdinOnce = true, true }
+	waits, had := g.run("cat; echo END; exit 6", once), g.run("cat; echo END; exit 7", once)
+	g.ok(noteInput(&g.cfg, g.pod, had))
+	l := g.links.remove(g.pod)
+	syscall.ForkLock.RLock() // as in TestDaemonKilled
+	l.shut().end()
+	syscall.ForkLock.RUnlock()
+	g.halt()
+	g.cfg.Tick = 10 * time.Millisecond
+	g.Runtime = g.must(New(g.cfg)).(*Runtime)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if _, err := g.Adopt(ctx, g.pod); err == nil {
+		t.Fatal("a monitor that is stopped answers")
+	}
+	g.within(30*time.Second, "it is replaced", func() bool { return g.Monitors().Replaced[ReplacedSilent] == 1 })
+	if e := g.exit(had); e.Code != 7 {
+		t.Errorf("the one whose client has gone ended with %+v", e)
+	}
+	g.killMonitor()
+	if f, _ := g.found(waits); f.State != Running {
+		t.Fatalf("the one that waits for its client is %+v, and has said %q", f, g.said(waits))
+	}
+	g.ok(g.Attach(t.Context(), g.pod, waits, Attach{Stdin: strings.NewReader("all\n")}))
+	if e := g.exit(waits); e.Code != 6 || g.said(waits) != "all\nEND\n" {
+		t.Errorf("its exit is %+v, and it has said %q", e, g.said(waits))
+	}
+}
+
 // TestExecsOfAKilledMonitor has nothing go on that was asked of a monitor which was killed: nobody is left who would
 // tell its end, or keep its time. What an exec left that had ended goes on, also beside later ones.
 func TestExecsOfAKilledMonitor(t *testing.T) {
