@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -149,11 +146,7 @@ func closeAll(fds [3]int) {
 // claimProcess claims the process that the runtime has made: a child of the monitor, or one in the sandbox of another
 // container.
 func claimProcess(c *container, tty *console) error {
-	data, err := os.ReadFile(filepath.Join(c.dir, "runtime.pid"))
-	if err != nil {
-		return fmt.Errorf("read the container's pid: %w", err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	pid, err := readPid(filepath.Join(c.dir, "runtime.pid"))
 	if err != nil {
 		return fmt.Errorf("read the container's pid: %w", err)
 	}

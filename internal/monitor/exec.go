@@ -143,20 +143,22 @@ func runExec(ctx context.Context, c *container, processFile, console string, fds
 	}
 	given()
 	done()
-	data, err := os.ReadFile(pidPath)
-	pid, err2 := strconv.Atoi(strings.TrimSpace(string(data)))
-	if err != nil || err2 != nil {
-		c.m.reaper.release()
-		return 0, sub.kill(fmt.Errorf("the runtime left no pid of the exec"))
-	}
-	pidfd, err := unix.PidfdOpen(pid, 0)
+	pid, err := readPid(pidPath)
 	if err != nil {
-		pidfd = -1 // it has ended, and the reaper has it
-	} else {
-		defer unix.Close(pidfd)
+		c.m.reaper.release()
+		return 0, sub.kill(fmt.Errorf("the runtime left no pid of the exec: %w", err))
 	}
 	ended := c.m.reaper.claim(pid)
 	c.m.reaper.release()
+	pidfd, err := openProcess(pid)
+	switch err {
+	case nil:
+		defer unix.Close(pidfd)
+	case unix.ESRCH: // it has ended, and the reaper has it
+	default: // what cannot be ended later is ended now; as it was there just now, the pid is its own
+		_ = unix.Kill(pid, unix.SIGKILL)
+		return 0, sub.kill(fmt.Errorf("hold the exec's process: pidfd_open: %w", err))
+	}
 	if e, ok := endingWithin(ctx, ended); ok {
 		return e.code(), nil
 	}
@@ -302,7 +304,7 @@ func (s subgroup) kill(why error, pidfds ...int) error {
 	}
 	s.end()
 	for _, g := range s.groups {
-		if err := vacate(g); err != nil {
+		if err := patiently(func() error { return vacate(g) }); err != nil {
 			return fmt.Errorf("%w; and something of it is left: %w", why, err)
 		}
 	}

@@ -38,7 +38,7 @@ func exitOf(p wire.Process, pidfd int) wire.Exit {
 			}
 			return x
 		}
-		if began, err := proc.Start(p.PID); why != nil && why != unix.ESRCH && (err != nil || began != p.StartTime) {
+		if why != nil && why != unix.ESRCH && proc.Gone(p.PID, p.StartTime) {
 			return x // reaped, and this kernel does not tell
 		}
 	}

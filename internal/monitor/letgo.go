@@ -104,8 +104,8 @@ const startGrace = 2 * time.Second
 // stillWaits reports whether a container that another monitor was about to start still waits. What the runtime does for
 // that monitor is awaited for startGrace, and then ended.
 func stillWaits(c *container) bool {
-	at, err := proc.Start(c.process.PID)
-	if c.bundle.Init == "" || err != nil || at != c.process.StartTime || executableOf(c.process.PID) != c.bundle.Init {
+	p := c.process
+	if c.bundle.Init == "" || proc.Gone(p.PID, p.StartTime) || executableOf(p.PID) != c.bundle.Init {
 		return false
 	}
 	group := cgroup.At(filepath.Join(c.m.cfg.Tracking, c.m.cfg.Group, c.id, startGroup))

@@ -161,11 +161,9 @@ func (m *Monitor) hostOf(c *container, pid int) (*container, wire.Process) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, other := range m.containers {
-		if p, ok := ownProcess(other); other != c && ok && p.PID == pid {
-			began, err := proc.Start(pid) // it may have ended just now, and the pid be another process's
-			if err == nil && began == p.StartTime {
-				return other, p
-			}
+		// it may have ended just now, and the pid be another process's
+		if p, ok := ownProcess(other); other != c && ok && p.PID == pid && !proc.Gone(pid, p.StartTime) {
+			return other, p
 		}
 	}
 	return nil, wire.Process{}

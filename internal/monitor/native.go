@@ -3,6 +3,9 @@ package monitor
 import (
 	"errors"
 	"fmt"
+	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -31,21 +34,47 @@ const findAgain = 500 * time.Millisecond
 
 func newNative(c *container) *native { return &native{c: c, pidfd: noFile} }
 
-// openTries and openRest are how often, and with which pause, a process is opened for which there is no descriptor.
+// openTries and openRest are how often, and with which pause, something is tried for which there is no room, mostly for
+// a descriptor.
 const openTries, openRest = 20, 100 * time.Millisecond
 
-// openProcess opens a process: ESRCH is that it has ended. Where there is no room for a descriptor at the moment it
-// tries for two seconds, because one that cannot be opened would be taken for one that has ended.
-func openProcess(pid int) (fd int, err error) {
+// patiently tries something for two seconds while there is no room for it.
+func patiently(do func() error) (err error) {
 	for try := range openTries {
-		if fd, err = unix.PidfdOpen(pid, 0); err == nil || err == unix.ESRCH {
-			return fd, err
+		if err = do(); !wire.Lacks(err) {
+			return err
 		}
 		if try < openTries-1 {
 			time.Sleep(openRest)
 		}
 	}
-	return noFile, err
+	return err
+}
+
+// openProcess opens a process, patiently, because one that cannot be opened would be taken for one that has ended.
+// ESRCH is that it has.
+func openProcess(pid int) (fd int, err error) {
+	err = patiently(func() error {
+		fd, err = unix.PidfdOpen(pid, 0)
+		return err
+	})
+	if err != nil {
+		return noFile, err
+	}
+	return fd, nil
+}
+
+// readPid reads, patiently, the pid that a runtime has written to a file.
+func readPid(path string) (pid int, err error) {
+	var data []byte
+	err = patiently(func() error {
+		data, err = os.ReadFile(path)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(data)))
 }
 
 // claimChild claims a process that the runtime has made as a child of the monitor.
@@ -56,8 +85,9 @@ func claimChild(c *container, pid int) error {
 	switch fd, err := openProcess(pid); err {
 	case nil:
 		n.pidfd = fd
-		if p.StartTime, err = proc.Start(pid); err != nil {
-			p.StartTime = 0
+		if p.StartTime, err = proc.Start(pid); wire.Lacks(err) {
+			n.close()
+			return fmt.Errorf("hold the container's process: %w", err)
 		}
 	case unix.ESRCH: // it is dead already: ended tells
 	default:

@@ -96,9 +96,10 @@ func (s *sandboxed) startStreams() (theirs [3]int, err error) {
 	return theirs, nil
 }
 
-// watch waits for the container's end. A sandbox that is gone has taken the container with it.
+// watch waits for the container's end. A sandbox that is gone has taken the container with it. While this monitor lacks
+// what it takes to run the runtime's wait, as descriptors, that has not failed.
 func (s *sandboxed) watch() {
-	pause, try := waitPause, 1
+	pause, try, lacking := waitPause, 1, false
 	for !s.c.over() {
 		began := time.Now()
 		code, err := s.wait()
@@ -112,6 +113,15 @@ func (s *sandboxed) watch() {
 			s.c.ended(killedExit())
 			return
 		}
+		if wire.Lacks(err) {
+			if !lacking {
+				logf("wait for %s: %v; it is tried until it can be", s.c.id, err)
+			}
+			lacking = true
+			time.Sleep(findAgain)
+			continue
+		}
+		lacking = false
 		logf("wait for %s: %v", s.c.id, err)
 		if time.Since(began) > waitLasted {
 			pause, try = waitPause, 1
@@ -214,6 +224,9 @@ func (s *sandboxed) send(all bool, sig int) error {
 // unknown reports whether the runtime knows of no such container that lives: its start may have failed half way.
 func (s *sandboxed) unknown(ctx context.Context) bool {
 	said, err := s.ask(ctx, s.next("state"), "state", s.c.id)
+	if wire.Lacks(err) { // it was not asked
+		return false
+	}
 	return ctx.Err() == nil && (err != nil || strings.Contains(strings.ReplaceAll(said, " ", ""), `"status":"stopped"`))
 }
 
@@ -283,5 +296,5 @@ func (s *sandboxed) next(what string) string {
 	return what + "-" + strconv.FormatUint(s.calls.Add(1), 10)
 }
 
-// hosted reports whether the process of the sandbox is alive.
+// hosted reports whether the process of the sandbox is alive, as far as can be seen.
 func (s *sandboxed) hosted() bool { return proc.Alive(s.c.process.PID, s.c.process.StartTime) }

@@ -1,7 +1,8 @@
 // Package process reads what the kernel says of a process: whether it lives, what it waits for, how it ended.
 //
 // A process is named by its pid and the time at which it began, so that another one that has the same pid later is
-// never taken for it. What cannot be read is an answer too: the process is gone.
+// never taken for it. One that cannot be looked at, because there is no descriptor or memory left to do so, counts as
+// one that lives.
 package process
 
 import (
@@ -9,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -58,14 +60,30 @@ func Start(pid int) (uint64, error) {
 
 // Alive reports whether the process that began then still lives. A zombie does not.
 func Alive(pid int, start uint64) bool {
-	s, ok := statOf(pid, start)
-	return ok && !s.ended()
+	s, err := statOf(pid, start)
+	if err != nil {
+		return err != unix.ESRCH
+	}
+	return !s.ended()
 }
 
-// statOf is the stat of the process that began then.
-func statOf(pid int, start uint64) (stat, bool) {
+// Gone reports whether nothing is left of the process that began then, not even a zombie.
+func Gone(pid int, start uint64) bool {
+	_, err := statOf(pid, start)
+	return err == unix.ESRCH
+}
+
+// statOf is the stat of the process that began then. The error is ESRCH when it is gone, or another process has its pid
+// by now; others say what keeps from looking.
+func statOf(pid int, start uint64) (stat, error) {
 	s, err := readStat(pid)
-	return s, err == nil && s[statStart] == strconv.FormatUint(start, 10)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
+		return nil, err
+	}
+	if err != nil || s[statStart] != strconv.FormatUint(start, 10) {
+		return nil, unix.ESRCH
+	}
+	return s, nil
 }
 
 // Open returns a descriptor of the process that began then (pidfd_open(2)), which may be a zombie. It does not block,
@@ -75,9 +93,9 @@ func Open(pid int, start uint64) (*os.File, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("pidfd_open", err)
 	}
-	if began, err := Start(pid); err != nil || began != start {
+	if _, err := statOf(pid, start); err != nil {
 		_ = unix.Close(fd)
-		return nil, os.NewSyscallError("pidfd_open", unix.ESRCH)
+		return nil, os.NewSyscallError("pidfd_open", err)
 	}
 	if err := unix.SetNonblock(fd, true); err != nil {
 		_ = unix.Close(fd)
@@ -135,7 +153,7 @@ const (
 // Ending is how a process ended that need not be a child of the caller. While it is a zombie /proc tells; when its
 // parent has reaped it the kernel tells by the descriptor, since Linux 6.15. Otherwise ok is false. pidfd may be nil.
 func Ending(pid int, start uint64, pidfd *os.File) (status unix.WaitStatus, ok bool) {
-	if s, ok := statOf(pid, start); ok && len(s) > statExit && s[statState] == "Z" && s.ended() {
+	if s, err := statOf(pid, start); err == nil && len(s) > statExit && s[statState] == "Z" && s.ended() {
 		n, err := strconv.ParseUint(s[statExit], 10, 32)
 		return unix.WaitStatus(n), err == nil
 	}
@@ -170,10 +188,12 @@ var states = map[string]string{
 
 // Describe says in words what a process that began then does, for a person who wonders why it does not go.
 func Describe(pid int, start uint64) string {
-	s, ok := statOf(pid, start)
+	s, err := statOf(pid, start)
 	switch {
-	case !ok:
+	case err == unix.ESRCH:
 		return fmt.Sprintf("process %d is gone", pid)
+	case err != nil:
+		return fmt.Sprintf("process %d cannot be looked at: %v", pid, err)
 	case s.ended():
 		return fmt.Sprintf("process %d has ended, and its parent has not taken note of it", pid)
 	}

@@ -125,8 +125,8 @@ func TestFirstThreadEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(timeouts.For(30 * time.Second)); ; time.Sleep(time.Millisecond) {
-		if s, ok := statOf(pid, start); !ok || time.Now().After(end) {
-			t.Fatalf("its first thread does not end: %v", s)
+		if s, err := statOf(pid, start); err != nil || time.Now().After(end) {
+			t.Fatalf("its first thread does not end: %v, %v", s, err)
 		} else if s[statState] == "Z" {
 			break
 		}
@@ -145,6 +145,41 @@ func TestFirstThreadEnds(t *testing.T) {
 	}
 	if status, ok := Ending(pid, start, nil); !ok || status.ExitStatus() != 3 {
 		t.Errorf("when all have ended: %v, %v", status, ok)
+	}
+}
+
+// TestWithoutDescriptors looks at processes while there is no descriptor for that, or only the first of two: none is
+// taken for gone, but for one that is.
+func TestWithoutDescriptors(t *testing.T) {
+	cmd, start := child(t, "sleep", "1000")
+	pid := cmd.Process.Pid
+	free, err := unix.Dup(0) // the lowest number that is free
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = unix.Close(free)
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	limit := func(most uint64) {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: was.Max}); err != nil {
+			t.Error(err)
+		}
+	}
+	limit(uint64(free) + 1)
+	_, openErr := Open(pid, start)
+	limit(uint64(free))
+	alive, gone, text := Alive(pid, start), Gone(pid, start), Describe(pid, start)
+	limit(was.Cur)
+	if !errors.Is(openErr, unix.EMFILE) {
+		t.Errorf("opened: %v", openErr)
+	}
+	if !alive || gone || !strings.Contains(text, "cannot be looked at") {
+		t.Errorf("it lives: %v, is gone: %v; %s", alive, gone, text)
+	}
+	if Alive(pid, start+1) || !Gone(pid, start+1) || Gone(pid, start) || !Gone(0, start) {
+		t.Error("with descriptors again")
 	}
 }
 

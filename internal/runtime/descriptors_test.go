@@ -7,8 +7,11 @@ import (
 	"os"
 	"strconv"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/timeouts"
 )
 
 // leave lets the monitor open so many descriptors beside those that it has, until the end of the test.
@@ -30,10 +33,57 @@ func (g *rig) leave(room int) (undo func()) {
 			break
 		}
 	}
+	return g.bound(most)
+}
+
+// bound lets the monitor open no descriptor from a number on, and keep those that it has, until undo is called.
+func (g *rig) bound(most int) (undo func()) {
+	g.Helper()
+	pid := g.monitor()
 	var was unix.Rlimit
 	g.ok(unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &was))
 	g.ok(unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(most), Max: was.Max}, nil))
 	return func() { g.ok(unix.Prlimit(pid, unix.RLIMIT_NOFILE, &was, nil)) }
+}
+
+// TestExecWithoutDescriptors has a monitor have no descriptor left when the runtime has begun an exec, for a moment: it
+// goes on, and ends in its time. One that is given up because the lack lasts is ended as soon as that is possible.
+func TestExecWithoutDescriptors(t *testing.T) {
+	g := newRig(t)
+	path := g.program("slow", "case \"$*\" in *\" exec \"*) "+host.runtime+" \"$@\"; code=$?; : >$0.here; "+
+		"while [ ! -e $0.go ]; do sleep 0.01; done; exit $code;; esac\nexec "+host.runtime+" \"$@\"\n")
+	ctr := g.run("sleep 1000", func(c *Create) { c.Handler.Path = path })
+	type result struct {
+		ExecResult
+		err error
+	}
+	ended := make(chan result, 1)
+	begin := func(script string) (undo func()) {
+		_, _ = os.Remove(path+".here"), os.Remove(path+".go")
+		go func() {
+			e := Exec{Process: shellProcess(script), Timeout: timeouts.For(5 * time.Second)}
+			res, err := g.Exec(t.Context(), g.pod, ctr, e)
+			ended <- result{res, err}
+		}()
+		g.within(5*time.Second, "the exec is begun", func() bool { return exists(path + ".here") })
+		undo = g.bound(0)
+		g.ok(os.WriteFile(path+".go", nil, 0o600))
+		return undo
+	}
+
+	undo := begin("sleep 4201; sleep 4202")
+	time.Sleep(300 * time.Millisecond)
+	undo()
+	if r := <-ended; r.err != nil || !r.TimedOut || g.alive("sleep", "4201") || g.alive("sleep", "4202") {
+		t.Errorf("it ends with %+v, and lives: %v", r, g.alive("sleep", "4201"))
+	}
+
+	undo = begin("sleep 4203")
+	time.Sleep(2500 * time.Millisecond) // more than the monitor tries for
+	undo()
+	if r := <-ended; !errors.Is(r.err, unix.EMFILE) && !r.TimedOut || g.alive("sleep", "4203") {
+		t.Errorf("it ends with %+v, and lives: %v", r, g.alive("sleep", "4203"))
+	}
 }
 
 // TestMonitorWithoutDescriptors has a monitor be given descriptors for which it has no room: it says so, and does not

@@ -250,19 +250,50 @@ func TestGuestWaitKilled(t *testing.T) {
 	g := newBoxRig(t)
 	c := g.run("read line; exit 6", func(c *Create) { c.Stdin = true })
 	g.within(10*time.Second, "somebody waits", func() bool { return waits(c) == 1 })
-	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, p := range all {
-		if d, _ := os.ReadFile(p); bytes.HasSuffix(d, []byte("\x00wait\x00"+c+"\x00")) {
-			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(p)))
-			g.ok(syscall.Kill(pid, syscall.SIGKILL))
-		}
-	}
+	g.killWait(c)
 	g.within(10*time.Second, "somebody waits again", func() bool { return waits(c) == 1 })
 	if f, _ := g.found(c); f.State != Running {
 		t.Errorf("it is %+v", f)
 	}
 	go func() { _ = g.Attach(t.Context(), g.pod, c, Attach{Stdin: strings.NewReader("x\n")}) }()
 	g.wantExit(c, 6)
+}
+
+// TestGuestWithoutDescriptors has a monitor have no descriptor left when the process that waits for a container in a
+// box is killed, and when one that was not started is sent a signal: both live, and their true ends are told later.
+func TestGuestWithoutDescriptors(t *testing.T) {
+	g := newBoxRig(t)
+	runs := g.run("read line; exit 6", func(c *Create) { c.Stdin = true })
+	silent := g.create("echo never started; exit 1")
+	g.within(10*time.Second, "somebody waits", func() bool { return waits(runs) == 1 })
+	undo := g.bound(0)
+	g.killWait(runs)
+	g.ok(g.Signal(t.Context(), g.pod, silent, int(unix.SIGTERM)))
+	time.Sleep(2 * time.Second) // as long as a signal may take
+	undo()
+	g.within(10*time.Second, "somebody waits again", func() bool { return waits(runs) == 1 })
+	for ctr, want := range map[string]string{runs: Running, silent: Created} {
+		if f, _ := g.found(ctr); f.State != want {
+			t.Errorf("what is %s is told to be %+v", want, f)
+		}
+	}
+	go func() { _ = g.Attach(t.Context(), g.pod, runs, Attach{Stdin: strings.NewReader("x\n")}) }()
+	g.wantExit(runs, 6)
+	g.ok(g.Start(t.Context(), g.pod, silent, g.log(silent), deadline))
+	g.wantExit(silent, 1)
+	g.wantBox()
+}
+
+// killWait kills what waits for a container in a box.
+func (g boxRig) killWait(ctr string) {
+	g.Helper()
+	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, p := range all {
+		if d, _ := os.ReadFile(p); bytes.HasSuffix(d, []byte("\x00wait\x00"+ctr+"\x00")) {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(p)))
+			g.ok(syscall.Kill(pid, syscall.SIGKILL))
+		}
+	}
 }
 
 // TestBoxKilled kills the box: all that is in it has ended, started or not.
