@@ -1,6 +1,7 @@
 package monitor
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -97,6 +98,9 @@ func memoryJournal() (*journal, error) {
 	return j, nil
 }
 
+// errLayout says that a journal is one that this release does not read, now or later.
+var errLayout = errors.New("it is of another layout: what was taken and not logged is lost")
+
 // openJournal opens the journal that another monitor has left.
 func openJournal(dir string) (*journal, error) {
 	path := filepath.Join(dir, journalFile)
@@ -105,14 +109,18 @@ func openJournal(dir string) (*journal, error) {
 		return nil, err
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil || st.Size != journalSize {
+	err = unix.Fstat(fd, &st)
+	if err == nil && st.Size != journalSize {
+		err = errLayout
+	}
+	if err != nil {
 		_ = unix.Close(fd)
-		return nil, fmt.Errorf("%s: it is of another layout: what was taken and not logged is lost", path)
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	j, err := mapJournal(fd, path)
 	if err == nil && !j.sound() {
 		j.close()
-		err = fmt.Errorf("%s: it is of another layout: what was taken and not logged is lost", path)
+		err = fmt.Errorf("%s: %w", path, errLayout)
 	}
 	return j, err
 }
@@ -132,7 +140,7 @@ func mapJournal(fd int, path string) (*journal, error) {
 	var err error
 	for at := int64(0); at < journalSize; at += windowSize {
 		if err == nil {
-			err = unix.Fallocate(fd, 0, at, page)
+			err = fallocate(fd, 0, at, page)
 		}
 	}
 	var mem []byte
@@ -145,6 +153,20 @@ func mapJournal(fd int, path string) (*journal, error) {
 	}
 	_ = unix.Mlock(mem[:page])
 	return &journal{fd: fd, path: path, mem: mem, head: (*head)(unsafe.Pointer(&mem[0]))}, nil
+}
+
+// uninterrupted repeats a call that ends because a signal has come, as package os does: each child that ends sends one.
+func uninterrupted(call func() error) error {
+	for {
+		if err := call(); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// fallocate is that of the kernel. In Linux 6.6 and before a tmpfs breaks it off for any signal.
+func fallocate(fd int, mode uint32, off, size int64) error {
+	return uninterrupted(func() error { return unix.Fallocate(fd, mode, off, size) })
 }
 
 func mapped(fd, flags int) ([]byte, error) {

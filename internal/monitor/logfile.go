@@ -47,7 +47,7 @@ func openLog(l *wire.Log) (*logFile, error) { return openLogBy(l, unix.O_CREAT) 
 
 // openLogBy opens the log's file. create is O_CREAT, or 0 where none is to be made.
 func openLogBy(l *wire.Log, create uint64) (*logFile, error) {
-	dir, err := unix.Open(l.Dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	dir, err := openat2(unix.AT_FDCWD, l.Dir, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC})
 	if err != nil {
 		return nil, &fs.PathError{Op: "open log directory", Path: l.Dir, Err: err}
 	}
@@ -56,10 +56,10 @@ func openLogBy(l *wire.Log, create uint64) (*logFile, error) {
 	if create != 0 {
 		how.Mode = 0o640
 	}
-	fd, err := unix.Openat2(dir, l.Path, how)
+	fd, err := openat2(dir, l.Path, how)
 	if err == unix.ENOENT && create != 0 {
 		if err = makeParents(dir, l.Path); err == nil {
-			fd, err = unix.Openat2(dir, l.Path, how)
+			fd, err = openat2(dir, l.Path, how)
 		}
 	}
 	if err != nil {
@@ -72,6 +72,15 @@ func openLogBy(l *wire.Log, create uint64) (*logFile, error) {
 	}
 	again := func() (*logFile, error) { return openLogBy(l, 0) }
 	return &logFile{fd: fd, id: idOf(&st), rate: l.Rate, burst: l.Burst, again: again}, nil
+}
+
+// openat2 is that of the kernel. A log may be on a file system of which opening is broken off by a signal, as FUSE.
+func openat2(dir int, path string, how *unix.OpenHow) (fd int, err error) {
+	err = uninterrupted(func() error {
+		fd, err = unix.Openat2(dir, path, how)
+		return err
+	})
+	return fd, err
 }
 
 func idOf(st *unix.Stat_t) fileID { return fileID{st.Dev, st.Ino} }
@@ -87,7 +96,7 @@ func makeParents(dir int, path string) error {
 			_ = unix.Close(at)
 			return err
 		}
-		next, err := unix.Openat2(at, name,
+		next, err := openat2(at, name,
 			&unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: logResolve})
 		_ = unix.Close(at)
 		if err != nil {

@@ -109,7 +109,7 @@ func findLog(l *wire.Log, id fileID) *logFile {
 	}
 	defer unix.Close(root)
 	how := &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: logResolve}
-	fd, err := unix.Openat2(root, filepath.Dir(l.Path), how)
+	fd, err := openat2(root, filepath.Dir(l.Path), how)
 	if err != nil {
 		return nil
 	}
@@ -136,7 +136,7 @@ func openExisting(dir int, name string, id fileID) *logFile {
 		return nil
 	}
 	how := &unix.OpenHow{Flags: logFlags, Resolve: logResolve}
-	fd, err := unix.Openat2(dir, name, how)
+	fd, err := openat2(dir, name, how)
 	if err != nil {
 		return nil
 	}

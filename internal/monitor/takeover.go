@@ -77,14 +77,7 @@ func takeStreams(c *container) {
 		return
 	}
 	if err != nil {
-		if !errors.Is(err, os.ErrNotExist) { // one of an earlier release has made none
-			logf("take over %s: %v", c.id, err)
-		}
-		if j, err = makeJournal(c.dir); err != nil {
-			logf("take over %s: a monitor that is killed will lose output: %v", c.id, err)
-			j, err = memoryJournal()
-		}
-		if err != nil {
+		if j, err = anotherJournal(c, err); err != nil {
 			logf("take over %s: its output is not read: %v", c.id, err)
 			return
 		}
@@ -100,6 +93,22 @@ func takeStreams(c *container) {
 			go goOn(c.out.log)
 		}
 	}
+}
+
+// anotherJournal makes the journal of a container whose own could not be opened. One that cannot be opened just now, as
+// for want of memory, stays as it is: the next monitor writes what is in there.
+func anotherJournal(c *container, why error) (j *journal, err error) {
+	unread := errors.Is(why, errLayout)
+	if unread {
+		logf("take over %s: %v", c.id, why)
+	}
+	if unread || errors.Is(why, os.ErrNotExist) { // one of an earlier release has made none
+		if j, why = makeJournal(c.dir); why == nil {
+			return j, nil
+		}
+	}
+	logf("take over %s: a monitor that is killed will lose output: %v", c.id, why)
+	return memoryJournal()
 }
 
 // openAgain opens our ends of the FIFOs.

@@ -101,7 +101,7 @@ func (w *window) rebase() bool {
 // grow has the whole window be there, and says whether it was not.
 func (w *window) grow() bool {
 	end := windowEnd(w.i)
-	if w.end == end || unix.Fallocate(w.j.fd, 0, w.end, end-w.end) != nil {
+	if w.end == end || fallocate(w.j.fd, 0, w.end, end-w.end) != nil {
 		return false
 	}
 	w.end = end
@@ -116,7 +116,7 @@ func (w *window) shrink() bool {
 	w.rebase()
 	const punch = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
 	first := windowPage(w.i)
-	if w.j.fd >= 0 && unix.Fallocate(w.j.fd, punch, first, windowEnd(w.i)-first) == nil {
+	if w.j.fd >= 0 && fallocate(w.j.fd, punch, first, windowEnd(w.i)-first) == nil {
 		w.end = first
 	}
 	return true
