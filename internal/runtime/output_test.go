@@ -338,6 +338,28 @@ func TestStdinOnce(t *testing.T) {
 	}
 }
 
+// TestInputOfNone attaches clients with more input than anything holds to containers that have none: it is thrown away,
+// and the clients get the output until its end.
+func TestInputOfNone(t *testing.T) {
+	g := newRig(t)
+	for _, tty := range []bool{false, true} {
+		ctr := g.run("sleep 1000", func(c *Create) { c.Terminal = tty })
+		r, w := io.Pipe()
+		attached := make(chan error, 1)
+		go func() {
+			attached <- g.Attach(t.Context(), g.pod, ctr, Attach{Stdin: r, Stdout: &syncBuffer{}})
+		}()
+		late := time.AfterFunc(timeouts.For(20*time.Second), func() { _ = r.CloseWithError(errors.New("nobody reads it")) })
+		if _, err := w.Write(make([]byte, 4<<20)); err != nil {
+			t.Errorf("with a terminal %v, the input: %v", tty, err)
+		}
+		late.Stop()
+		g.ok(g.KillAll(t.Context(), g.pod, ctr))
+		g.ok(<-attached)
+		_ = w.Close()
+	}
+}
+
 func TestTerminal(t *testing.T) {
 	g := newRig(t)
 	ctr := g.run("stty size; read x; stty size; echo to-err >&2; exit 2", func(c *Create) {
