@@ -44,6 +44,7 @@ type ledger struct {
 	draining  bool       // the writer goes on
 	unwritten bool       // what is published is not on the disk
 	behind    bool       // the disk failed, and it is tried again
+	failed    error      // of the last write, nil where it succeeded
 	announced bool       // that the pod is there was, or may have been, told to those who watch
 }
 
@@ -218,7 +219,7 @@ func drainWrites(l *ledger) {
 func noteWrite(l *ledger, b *batch, r *sandbox.Record) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if b.err == nil {
+	if l.failed = b.err; b.err == nil {
 		l.unwritten = l.unwritten && l.rec.Load() != r
 		return
 	}
@@ -256,18 +257,25 @@ func (l *ledger) ended() {
 	l.announced = false
 }
 
-// persist writes the record again where it is not on the disk, and ends what later began. It goes on with what is
-// published meanwhile: a write of that which fails leaves it to this call to try again. A pod that is being removed
+// persist writes the record again where it is not on the disk, and ends what later began. A pod that is being removed
 // needs no record.
 func (l *ledger) persist() error {
-	for b := unfinishedWrite(l); b != nil; b = unfinishedWrite(l) {
-		if !awaitWrite(l, b) {
-			return diskHangs(l, b.why, errGivenUp)
-		}
-		if b.err != nil {
-			return b.err
-		}
+	b := unfinishedWrite(l)
+	if b == nil {
+		return nil
 	}
+	if !awaitWrite(l, b) {
+		return diskHangs(l, b.why, errGivenUp)
+	}
+	if b.err != nil {
+		return b.err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failed != nil { // a write after b, which has left it to who calls to try again
+		return l.failed
+	}
+	l.behind = false
 	return nil
 }
 

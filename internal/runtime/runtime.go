@@ -169,7 +169,7 @@ func (r *Runtime) call(ctx context.Context, pod string, q wire.Request, fds ...*
 	return callWhenSent(ctx, r, pod, q, func() {}, fds...)
 }
 
-// callWhenSent is call, and calls sent when the request is on its way. One that begins something is not sent again then.
+// callWhenSent is call, and calls sent when the request is on its way. What begins something is not sent again then.
 func callWhenSent(
 	ctx context.Context, r *Runtime, pod string, q wire.Request, sent func(), fds ...*os.File,
 ) (*wire.Reply, error) {
