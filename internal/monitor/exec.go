@@ -155,8 +155,13 @@ func runExec(ctx context.Context, c *container, processFile, console string, fds
 	case nil:
 		defer unix.Close(pidfd)
 	case unix.ESRCH: // it has ended, and the reaper has it
-	default: // what cannot be ended later is ended now; as it was there just now, the pid is its own
-		_ = unix.Kill(pid, unix.SIGKILL)
+	default: // what cannot be ended later is ended now
+		select {
+		case e := <-ended: // meanwhile: the pid may be another process's
+			return e.code(), nil
+		default:
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
 		return 0, sub.kill(fmt.Errorf("hold the exec's process: pidfd_open: %w", err))
 	}
 	if e, ok := endingWithin(ctx, ended); ok {
