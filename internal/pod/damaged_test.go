@@ -95,6 +95,17 @@ func TestRecordThatIsAFIFO(t *testing.T) {
 	}
 }
 
+// damagedPod is a pod with a container that ran when the daemon ended, and whose record the next one cannot read.
+func damagedPod(t *testing.T) (b *bench, pod, ctr sandbox.ID) {
+	t.Helper()
+	b = open(t)
+	pod, ctr = started(t, b)
+	b.end(t)
+	cannotBeRead(t, b, pod, true)
+	b.reopen(t)
+	return b, pod, ctr
+}
+
 // cannotBeRead has the record of a pod give I/O errors, and its identity be gone unless it is known, while no daemon
 // runs. It returns what the record says, and a function that puts both back.
 func cannotBeRead(t *testing.T, b *bench, pod sandbox.ID, known bool) (*sandbox.Record, func()) {
@@ -182,11 +193,7 @@ func TestStopWhileTheRecordIsWithheld(t *testing.T) {
 
 // TestRecordWithIOErrors stops and removes a pod whose record gives I/O errors, perhaps for good.
 func TestRecordWithIOErrors(t *testing.T) {
-	b := open(t)
-	pod, _ := started(t, b)
-	b.end(t)
-	cannotBeRead(t, b, pod, true)
-	b.reopen(t)
+	b, pod, _ := damagedPod(t)
 	if err := errors.Join(b.Stop(t.Context(), pod), b.Remove(t.Context(), pod)); err != nil {
 		t.Error(err)
 	}
@@ -198,11 +205,7 @@ func TestRecordWithIOErrors(t *testing.T) {
 // TestDamagedPodIsTakenInOnce has clients stop a pod whose record cannot be read at once, of which one comes late: it
 // has found the pod damaged before another took it in and stopped it. What the other has written and published stays.
 func TestDamagedPodIsTakenInOnce(t *testing.T) {
-	b := open(t)
-	pod, ctr := started(t, b)
-	b.end(t)
-	cannotBeRead(t, b, pod, true)
-	b.reopen(t)
+	b, pod, ctr := damagedPod(t)
 	var stops sync.WaitGroup
 	for range 8 {
 		stops.Go(func() {
@@ -230,11 +233,7 @@ func TestDamagedPodIsTakenInOnce(t *testing.T) {
 // TestDamagedRecordThatCannotBePutAside stops a damaged pod again, after the disk has refused to rename its record:
 // each container is there once.
 func TestDamagedRecordThatCannotBePutAside(t *testing.T) {
-	b := open(t)
-	pod, ctr := started(t, b)
-	b.end(t)
-	cannotBeRead(t, b, pod, true)
-	b.reopen(t)
+	b, pod, ctr := damagedPod(t)
 	aside := b.cfg.Record(pod) + ".damaged"
 	if err := os.Mkdir(aside, 0o700); err != nil {
 		t.Fatal(err)

@@ -152,16 +152,21 @@ func honest(e Exit, code int32) bool {
 	return e.Code == code && !e.Unknown || e.Code == 255 && e.Unknown && !fixture.KernelTellsExits()
 }
 
+// loseDaemon closes the connection with the pod's monitor, as if this process had been killed.
+func (g *rig) loseDaemon() {
+	l := g.links.remove(g.pod)
+	syscall.ForkLock.RLock() // a process that is just being begun would have the connection, too
+	defer syscall.ForkLock.RUnlock()
+	l.shut().end()
+}
+
 // TestDaemonKilled leaves a pod without a daemon: exits are kept, and the next daemon finds all.
 func TestDaemonKilled(t *testing.T) {
 	g := newRig(t)
 	runs, ends := g.run("echo on; sleep 1000"), g.run("trap 'exit 4' TERM; echo on; while :; do usleep 10000; done")
 	g.hasSaid(runs, "on")
 	g.hasSaid(ends, "on")
-	l := g.links.remove(g.pod)
-	syscall.ForkLock.RLock() // a process that is just being begun would have the connection, too
-	l.shut().end()           // as if this process had been killed
-	syscall.ForkLock.RUnlock()
+	g.loseDaemon()
 	g.ok(unix.Kill(g.processOf(ends).PID, unix.SIGTERM))
 	kept := filepath.Join(g.cfg.exits(g.pod), ends)
 	g.within(10*time.Second, "the exit is kept for the next boot", func() bool {
@@ -197,10 +202,7 @@ func TestInputOfAnEarlierDaemon(t *testing.T) {
 	once := func(c *Create) { c.Stdin, c.StdinOnce = true, true }
 	had, other := g.run("cat; echo END; exit 6", once), g.run("cat; echo END; exit 6", once)
 	g.ok(noteInput(&g.cfg, g.pod, had))
-	l := g.links.remove(g.pod)
-	syscall.ForkLock.RLock() // as in TestDaemonKilled
-	l.shut().end()
-	syscall.ForkLock.RUnlock()
+	g.loseDaemon()
 	g.Runtime = g.must(New(g.cfg)).(*Runtime)
 	g.must(g.Adopt(t.Context(), g.pod))
 	if e := g.exit(had); e.Code != 6 {
@@ -229,10 +231,7 @@ func TestInputOfAHungMonitor(t *testing.T) {
 	once := func(c *Create) { c.Stdin, c.StdinOnce = true, true }
 	waits, had := g.run("cat; echo END; exit 6", once), g.run("cat; echo END; exit 7", once)
 	g.ok(noteInput(&g.cfg, g.pod, had))
-	l := g.links.remove(g.pod)
-	syscall.ForkLock.RLock() // as in TestDaemonKilled
-	l.shut().end()
-	syscall.ForkLock.RUnlock()
+	g.loseDaemon()
 	g.halt()
 	g.cfg.Tick = 10 * time.Millisecond
 	g.Runtime = g.must(New(g.cfg)).(*Runtime)
