@@ -48,6 +48,7 @@ func (wires) Attach(context.Context, network.Pod) (network.Result, error) {
 	return network.Result{}, nil
 }
 func (wires) Detach(context.Context, network.Pod) error { return nil }
+func (wires) Deadline() time.Duration                   { return time.Minute }
 
 // openPods opens pods without anything on the host below them, whose runtime may lose itself.
 func openPods(t *testing.T, missing *bool) *pod.Pods {
