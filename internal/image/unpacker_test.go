@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -351,7 +352,10 @@ func TestFinalizingThatHangs(t *testing.T) {
 	hung := make(chan func())
 	s, slow := openSlow(t, &log, crewFunc(func(args, env []string, files []*os.File) (*os.Process, error) {
 		if strings.Contains(args[0], `"settle":true`) {
-			hung <- slow.Hang()
+			select {
+			case hung <- slow.Hang():
+			case <-t.Context().Done(): // the test has failed
+			}
 		}
 		return testCrew().Start(args, env, files)
 	}))
@@ -361,7 +365,15 @@ func TestFinalizingThatHangs(t *testing.T) {
 		defer cancel()
 		over := make(chan error, 1)
 		go func() { over <- call(ctx) }()
-		goOn := <-hung
+		var goOn func()
+		select {
+		case goOn = <-hung:
+		case err := <-over:
+			t.Fatalf("nothing was finalized in a process of its own: %v", err)
+		case <-time.After(timeouts.For(time.Minute)):
+			stacks := make([]byte, 1<<20)
+			t.Fatalf("nothing is finalized:\n%s", stacks[:runtime.Stack(stacks, true)])
+		}
 		defer goOn()
 		until(t, "the process waits for the disk", func() bool { return slow.Waiting() > 0 })
 		cancel()
