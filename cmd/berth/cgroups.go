@@ -104,10 +104,11 @@ type cgroupDriver interface {
 // driver is what makes them on this node.
 func (g *groups) driver() cgroupDriver {
 	plain := limits.Direct{Direct: cgroup.Direct{Instance: g.instance, Naming: g.naming}}
+	d := driverInForce{cgroupDriver: plain, plain: plain, scopes: g.scopes}
 	if g.units != nil {
-		return driverInForce{cgroupDriver: g.units, plain: plain, scopes: g.scopes}
+		d.cgroupDriver = g.units
 	}
-	return driverInForce{cgroupDriver: plain, plain: plain, scopes: g.scopes}
+	return d
 }
 
 // driverInForce changes the limits of a container by the driver that its cgroup was made by, which its name shows. That
