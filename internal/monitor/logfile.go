@@ -31,7 +31,7 @@ type logFile struct {
 
 	unlinked bool // it has no name any more: another file was renamed over it, or it was removed
 
-	again func() (*logFile, error) // opens it where fd is -1, or it is unlinked
+	again func() (*logFile, error) // opens it where fd is -1, or it is unlinked; nil where another is not its log
 	tried time.Time                // when that was done last
 	gone  bool                     // there was none then, or another's
 }
@@ -181,7 +181,7 @@ func unopened(l *wire.Log, open func(*wire.Log) (*logFile, error), err error) *l
 // tryAgain opens a log that could not be opened, if it can be now, and one that has no name any more, if another file
 // has it. A kubelet renames the old log back when a reopening has failed, and may take one for failed that has not.
 func (l *logFile) tryAgain(at time.Time) {
-	if l.fd >= 0 && !l.unlinked || at.Sub(l.tried) < openPause {
+	if l.fd >= 0 && (!l.unlinked || l.again == nil) || at.Sub(l.tried) < openPause {
 		return
 	}
 	f, err := l.again()
@@ -195,7 +195,7 @@ func (l *logFile) tryAgain(at time.Time) {
 	} else {
 		logf("a log that could not be opened is open now; %d lines were dropped", l.dropped)
 	}
-	l.fd, l.id, l.sized, l.torn, l.unlinked = f.fd, f.id, time.Time{}, f.endsTorn(), false
+	l.fd, l.id, l.sized, l.torn, l.unlinked, l.again = f.fd, f.id, time.Time{}, f.endsTorn(), false, f.again
 }
 
 // isGone reports whether a log could not be opened because it is not there. Else the kernel says what is in the way.

@@ -60,6 +60,7 @@ func takeUpLog(w *logWriter, l *wire.Log, open func(*wire.Log) (*logFile, error)
 func openLogThatWas(l *wire.Log, was fileID) (*logFile, error) {
 	f, err := openLogBy(l, 0)
 	if err == nil && (was == fileID{} || f.id == was) {
+		f.again = nil // as below: it stays with this file
 		return f, nil
 	}
 	if err == nil {
