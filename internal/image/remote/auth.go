@@ -5,11 +5,9 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/remotes/docker/auth"
@@ -212,56 +210,4 @@ func faultOfToken(err error, secrets []string) *fault {
 		f.kind = errdefs.ErrUnauthenticated
 	}
 	return f
-}
-
-const mostToken = 1 << 20
-
-// tokenClient fetches tokens for a registry at home. It sends the registry's own headers to home alone, takes no secret
-// along on a redirect to elsewhere, and reads no answer without end.
-func tokenClient(base *http.Client, home *url.URL, header http.Header, secrets []string) *http.Client {
-	c := *base
-	c.Transport = tokenTransport{base.Transport, home, header, secrets}
-	c.CheckRedirect = func(req *http.Request, via []*http.Request) error {
-		from := via[len(via)-1]
-		switch {
-		case len(via) >= mostRedirects:
-			return errors.New("too many redirects")
-		case from.URL.Scheme == "https" && req.URL.Scheme != "https":
-			return errors.New("the token server redirects to a place without TLS")
-		case !sameOrigin(via[0].URL, req.URL) && (via[0].Header.Get("Authorization") != "" || via[0].Body != nil):
-			return errors.New("the token server redirects to another host, and no credentials are sent there")
-		}
-		return nil
-	}
-	return &c
-}
-
-type tokenTransport struct {
-	base     http.RoundTripper
-	registry *url.URL
-	header   http.Header
-
-	secrets []string
-}
-
-func (t tokenTransport) RoundTrip(req *http.Request) (*http.Response, error) {
-	if sameOrigin(t.registry, req.URL) {
-		req = req.Clone(req.Context())
-		addHeader(req.Header, t.header)
-	}
-	resp, err := t.base.RoundTrip(req)
-	if err != nil {
-		return nil, err
-	}
-	if faultOfStatus(resp.StatusCode).again { // the library would lose when to come again
-		defer resp.Body.Close()
-		f := faultOfAnswer(resp, time.Now(), t.secrets)
-		f.text = "token server " + req.URL.Host + ": " + f.text
-		return nil, &faultError{f}
-	}
-	resp.Body = struct {
-		io.Reader
-		io.Closer
-	}{io.LimitReader(resp.Body, mostToken), resp.Body}
-	return resp, nil
 }

@@ -14,7 +14,7 @@ import (
 // for what everybody may read. These gates know no credentials, and what one is given is sent to its own origin alone.
 // A nil awayGates has none, and makes none.
 type awayGates struct {
-	client  *http.Client // shows no certificate
+	tokens  *tokenRoutes // show no certificate
 	stall   time.Duration
 	secrets []string // of the host; never to be seen in an error
 
@@ -53,7 +53,7 @@ func (a *awayGates) asked(resp *http.Response) *gate {
 }
 
 func (a *awayGates) create(u *url.URL) *gate {
-	tokens := tokenClient(a.client, u, nil, a.secrets)
+	tokens := a.tokens.client(u, nil, a.secrets)
 	tokens.Timeout = a.stall
 	return newGate(false, a.secrets, func() docker.Authorizer {
 		return docker.NewDockerAuthorizer(docker.WithAuthClient(tokens))

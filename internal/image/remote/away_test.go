@@ -290,7 +290,7 @@ func TestMovedBehindTLS(t *testing.T) {
 
 // TestAwayGatesAreFew bounds what is kept of where a host redirects to, and takes the ways to write an origin for one.
 func TestAwayGatesAreFew(t *testing.T) {
-	a := &awayGates{client: &http.Client{}, gates: map[string]*gate{}}
+	a := &awayGates{tokens: New(Options{}).tokenRoutes(&http.Transport{}), gates: map[string]*gate{}}
 	ask := func(address string) *gate {
 		u, err := url.Parse(address)
 		if err != nil {

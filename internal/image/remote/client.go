@@ -31,7 +31,7 @@ type Options struct {
 	Buffer int64
 
 	clock clock
-	// dialable says why a foreign URL must not lead to an address; forbidden when nil.
+	// dialable says why a stranger must not lead to an address; forbidden when nil.
 	dialable func(netip.Addr) error
 	// wrap stands between the package and the network, for tests.
 	wrap func(http.RoundTripper) http.RoundTripper
@@ -138,6 +138,8 @@ func (r *Repository) releaseLocked() {
 	for _, h := range r.hosts {
 		h.bare.CloseIdleConnections()
 		h.outside.CloseIdleConnections()
+		h.tokens.close()
+		h.away.tokens.close()
 	}
 	r.foreign.close()
 }

@@ -92,11 +92,7 @@ func (f *foreignClient) get(c *Client) *http.Client {
 	if f.client == nil {
 		t := docker.DefaultHTTPTransport(nil)
 		c.tune(t)
-		t.Proxy = nil
-		t.DialContext = (&net.Dialer{
-			Timeout: 30 * time.Second, FallbackDelay: 300 * time.Millisecond, ControlContext: c.judge,
-		}).DialContext
-		f.client = c.noRedirects(t)
+		f.client = c.noRedirects(c.judged(t, "manifest"))
 	}
 	return f.client
 }
@@ -110,15 +106,31 @@ func (f *foreignClient) close() {
 	}
 }
 
-// judge is asked before each connection to a foreign place, with the address that its name was resolved to. So a name
-// that leads to another address the second time, and a redirect, are judged as well.
-func (c *Client) judge(_ context.Context, _, address string, _ syscall.RawConn) error {
-	to, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return err
-	}
-	if err := c.options.dialable(to.Addr()); err != nil {
-		return &faultError{&fault{kind: errdefs.ErrPermissionDenied, text: err.Error()}}
+// judged has t connect to no address that who, a manifest or a registry elsewhere, must not choose for the node. Each
+// connection is judged by the address that its name was resolved to, so a name that leads to another address the
+// second time and a redirect are judged as well. t uses no proxy from then on, whose address would be judged.
+func (c *Client) judged(t *http.Transport, who string) *http.Transport {
+	t.Proxy = nil
+	t.DialContext = (&net.Dialer{
+		Timeout: 30 * time.Second, FallbackDelay: 300 * time.Millisecond,
+		ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
+			to, err := netip.ParseAddrPort(address)
+			if err != nil {
+				return err
+			}
+			if f := c.judge(to.Addr(), who); f != nil {
+				return &faultError{f}
+			}
+			return nil
+		},
+	}).DialContext
+	return t
+}
+
+// judge says why who must not lead to an address.
+func (c *Client) judge(a netip.Addr, who string) *fault {
+	if err := c.options.dialable(a); err != nil {
+		return &fault{kind: errdefs.ErrPermissionDenied, text: fmt.Sprintf("%v, to which no %s may lead", err, who)}
 	}
 	return nil
 }
@@ -142,13 +154,13 @@ var translated = map[netip.Prefix]int{
 
 var thisNetwork = netip.MustParsePrefix("0.0.0.0/8")
 
-// forbidden says why a manifest must not lead to an address: it is the node's own, its link's, or a cloud's for
+// forbidden says why a stranger must not lead to an address: it is the node's own, its link's, or a cloud's for
 // secrets.
 func forbidden(a netip.Addr) error {
 	a = a.Unmap().WithZone("")
 	if a.IsLoopback() || a.IsUnspecified() || a.IsLinkLocalUnicast() || a.IsMulticast() || thisNetwork.Contains(a) ||
 		slices.Contains(metadata, a) {
-		return fmt.Errorf("%s is an address that no manifest may lead to", a)
+		return fmt.Errorf("%s is an address of the node itself, of its link or of a cloud's metadata", a)
 	}
 	for prefix, at := range translated {
 		if prefix.Contains(a) {

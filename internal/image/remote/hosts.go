@@ -29,6 +29,7 @@ type host struct {
 	client  *http.Client
 	outside *http.Client    // for where it redirects to
 	bare    *http.Transport // below client, which may be wrapped
+	tokens  *tokenRoutes    // nil for a foreign host
 	gate    *gate
 	away    *awayGates // for where it redirects to; nil for a foreign host
 	foreign bool
@@ -170,8 +171,10 @@ func (c *Client) host(f docker.RegistryHost, bare *http.Transport, home string, 
 		h.ns = home
 	}
 	h.client, h.outside = c.noRedirects(f.Client.Transport), c.noRedirects(anonymous(bare))
-	h.bare = bare
-	h.away = &awayGates{client: h.outside, stall: h.stall, secrets: h.secrets, gates: map[string]*gate{}}
+	h.bare, h.tokens = bare, c.tokenRoutes(bare)
+	h.away = &awayGates{
+		tokens: c.tokenRoutes(anonymous(bare)), stall: h.stall, secrets: h.secrets, gates: map[string]*gate{},
+	}
 	known := who.mayGo(f.Host, home)
 	credentials := func(string) (string, string, error) {
 		if !known {
@@ -179,7 +182,7 @@ func (c *Client) host(f docker.RegistryHost, bare *http.Transport, home string, 
 		}
 		return who.user, who.secret, nil
 	}
-	tokens := tokenClient(c.noRedirects(bare), base, f.Header, h.secrets)
+	tokens := h.tokens.client(base, f.Header, h.secrets)
 	tokens.Timeout = c.options.Stall
 	h.gate = newGate(known, h.secrets, func() docker.Authorizer {
 		if known && who.auth.RegistryToken != "" {
