@@ -256,12 +256,15 @@ func rememberedAs(name string) string {
 }
 
 // deleteState has the runtime remove its own state of a container: plainly, which is quick, and by force where the
-// runtime does not see that the container has ended. What a runtime leaves that says it is done is removed here.
+// runtime does not see that the container has ended, or hangs: half of the time is for either. What a runtime leaves
+// that says it is done is removed here.
 func (c *Config) deleteState(ctx context.Context, ctr string, h Handler) error {
 	_ = fault.At("runtime.delete.before")
 	dir, name := filepath.Join(h.Root, ctr), "delete-"+ctr[:min(12, len(ctr))]
 	unmountCopies(dir)
-	err := c.Helper(ctx, name, exec.Command(h.Path, append(h.args(), "delete", ctr)...))
+	half, cancel := halfOf(ctx)
+	err := c.Helper(half, name, exec.Command(h.Path, append(h.args(), "delete", ctr)...))
+	cancel()
 	if err != nil {
 		unmountCopies(dir) // that of a runtime that was killed meanwhile
 		err = c.Helper(ctx, name, exec.Command(h.Path, append(h.args(), "delete", "--force", ctr)...))
@@ -275,6 +278,15 @@ func (c *Config) deleteState(ctx context.Context, ctr string, h Handler) error {
 		return nil
 	}
 	return fmt.Errorf("delete container %s: %w", ctr, err)
+}
+
+// halfOf has half of the time that ctx has.
+func halfOf(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, time.Until(deadline)/2)
 }
 
 // unmountCopies unmounts what is mounted in a runtime's state of a container. runc before 1.2 bind-mounts itself there

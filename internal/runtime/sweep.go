@@ -44,7 +44,10 @@ func (r *Runtime) Sweep(ctx context.Context, live func(pod string) bool,
 			do(func(ctx context.Context) error { return r.cfg.endPod(ctx, pod) })
 		}
 	}
-	owned := r.cfg.ownedBy(live)
+	owned, err := r.cfg.ownedBy(live)
+	if err != nil { // what cannot be listed may be what somebody needs
+		return errors.Join(append(errs, err)...)
+	}
 	if r.cfg.Units != nil {
 		for _, g := range groups { // their units may be called as another runtime's, which are not listed
 			if ctr := filepath.Base(g); len(ctr) == idLength {
@@ -79,16 +82,36 @@ func (c *Config) scopes(ctx context.Context) ([]string, error) {
 	return c.Units.Containers(ctx)
 }
 
-// ownedBy says of a container whether a live pod has it in its run directory.
-func (c *Config) ownedBy(live func(pod string) bool) func(ctr string) bool {
-	dirs, _ := filepath.Glob(filepath.Join(c.State, "pods", "*", "c", "*"))
+// ownedBy says of a container whether a live pod has it in its run directory. It fails where one cannot be listed.
+func (c *Config) ownedBy(live func(pod string) bool) (func(ctr string) bool, error) {
+	pods, err := namesIn(filepath.Join(c.State, "pods"))
 	owned := map[string]bool{}
-	for _, d := range dirs {
-		if live(filepath.Base(filepath.Dir(filepath.Dir(d)))) {
-			owned[filepath.Base(d)] = true
+	for _, pod := range pods {
+		if err == nil && live(pod) {
+			var of []string
+			of, err = namesIn(filepath.Join(c.dir(pod), "c"))
+			for _, ctr := range of {
+				owned[ctr] = true
+			}
 		}
 	}
-	return func(ctr string) bool { return owned[ctr] }
+	if err != nil {
+		return nil, fmt.Errorf("find out which containers are pods': no other one is ended: %w", err)
+	}
+	return func(ctr string) bool { return owned[ctr] }, nil
+}
+
+// namesIn are the names in a directory; none where it is not there.
+func namesIn(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
+	}
+	return names, nil
 }
 
 // deleteLost has the runtime kill and delete a container of which only it knows.
@@ -106,15 +129,15 @@ func (c *Config) endPod(ctx context.Context, pod string) error {
 	if err := end(ctx, c.monitorGroup(pod)); err != nil { // first, so that it starts nothing more
 		return err
 	}
-	entries, err := os.ReadDir(filepath.Join(c.dir(pod), "c"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	containers, err := namesIn(filepath.Join(c.dir(pod), "c"))
+	if err != nil {
 		return err
 	}
-	for _, e := range entries {
-		if err := c.clearContainer(ctx, pod, e.Name()); err != nil {
+	for _, ctr := range containers {
+		if err := c.clearContainer(ctx, pod, ctr); err != nil {
 			return err
 		}
-		if err := removeGroups(ctx, c, pod, e.Name()); err != nil {
+		if err := removeGroups(ctx, c, pod, ctr); err != nil {
 			return err
 		}
 	}

@@ -110,3 +110,53 @@ func TestSweepGoesOnPastWhatHangs(t *testing.T) {
 		t.Error("the unit of the other container was not ended")
 	}
 }
+
+// TestSweepWithoutAList has the run directory of a live pod be one that cannot be listed. Its containers are not taken
+// for nobody's.
+func TestSweepWithoutAList(t *testing.T) {
+	pod, ctr := strings.Repeat("0", idLength), strings.Repeat("1", idLength)
+	top := t.TempDir()
+	cfg := Config{State: filepath.Join(top, "state"), Tracking: filepath.Join(top, "cgroups"), Group: "berth"}
+	group, state := filepath.Join(cfg.Tracking, cfg.containersGroup(), ctr), filepath.Join(cfg.State, "runtime", "runc", ctr)
+	for _, dir := range []string{group, state, cfg.dir(pod)} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(cfg.dir(pod), "c"), nil, 0o600); err != nil { // no directory
+		t.Fatal(err)
+	}
+	deleted := false
+	cfg.Helper = func(context.Context, string, *exec.Cmd) error { deleted = true; return nil }
+	r := &Runtime{cfg: cfg}
+	live := func(id string) bool { return id == pod }
+	err := r.Sweep(t.Context(), live, func(string) (Handler, error) { return Handler{Path: "/runc"}, nil })
+	if err == nil || !strings.Contains(err.Error(), "which containers are pods'") {
+		t.Errorf("it ended with %v", err)
+	}
+	if _, err := os.Stat(group); err != nil || deleted {
+		t.Errorf("a container of a live pod was ended: %v, %v", err, deleted)
+	}
+}
+
+// TestDeleteByForceAfterAHang has a runtime hang that is to delete a container: it is told to do so by force in what is
+// left of the time.
+func TestDeleteByForceAfterAHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		forced := false
+		cfg := Config{State: t.TempDir(), Helper: func(ctx context.Context, _ string, cmd *exec.Cmd) error {
+			if slices.Contains(cmd.Args, "--force") {
+				forced = ctx.Err() == nil
+				return nil
+			}
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		h := Handler{Path: "/runc", Root: t.TempDir()}
+		if err := cfg.deleteState(ctx, strings.Repeat("1", idLength), h); err != nil || !forced {
+			t.Errorf("by force: %v, %v", forced, err)
+		}
+	})
+}
