@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"context"
 	"math/rand"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/process"
 	"berth/test/volume"
 )
 
@@ -97,6 +99,53 @@ func TestHungDiskOfAKilledMonitor(t *testing.T) {
 	said := g.said(ctr)
 	if n, m := strings.Count(said, "line\n"), strings.Count(said, "err "); n != 600_000 || m != 500 {
 		t.Errorf("the log has %d and %d lines of 600000 and 500", n, m)
+	}
+}
+
+// TestMonitorThatCannotDie kills a monitor that waits for a disk that hangs, and so is there until the disk answers.
+// What the zombies of its containers tell is kept, and it takes no place of other monitors.
+func TestMonitorThatCannotDie(t *testing.T) {
+	g := newRig(t)
+	volume.Mounted(t, g.logs, volume.Ext4, 64)
+	ctr := g.run("read go; echo line; read end; exit 3", func(c *Create) { c.Stdin = true })
+	thaw, err := volume.Freeze(g.logs)
+	g.ok(err)
+	thaw = sync.OnceValue(thaw)
+	t.Cleanup(func() { _ = thaw() })
+	old, bundle := g.monitor(), g.cfg.bundle(g.pod, ctr)
+	stdin := filepath.Join(bundle, "stdin")
+	g.ok(os.WriteFile(stdin, []byte("\n"), 0))
+	time.Sleep(300 * time.Millisecond) // it begins to write, and waits in the kernel
+	g.ok(unix.Kill(old, unix.SIGKILL))
+	g.ok(os.WriteFile(stdin, []byte("\n"), 0))
+	p, err := g.cfg.processOf(g.pod, ctr)
+	g.ok(err)
+	g.within(5*time.Second, "the container has ended", func() bool {
+		_, ok := process.Ending(p.PID, p.StartTime, nil)
+		return ok
+	})
+	l := g.links.get(g.pod)
+	for i := range 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		err := l.replace(ctx, l.live(), ReplacedStop)
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), "is still there") {
+			t.Errorf("it was replaced: %v", err)
+		}
+		if _, err := os.Stat(filepath.Join(bundle, exitFile)); err != nil {
+			t.Errorf("what the zombie told is lost: %v", err)
+		}
+		for range mostReplaced * (1 - i) { // all places are taken the second time
+			l.changes.slots <- struct{}{}
+		}
+		time.Sleep(300 * time.Millisecond) // who tries to start the next one has the turn, and gives it up when asked
+	}
+	for range mostReplaced {
+		<-l.changes.slots
+	}
+	g.ok(thaw())
+	if e := g.exit(ctr); !honest(e, 3) {
+		t.Errorf("exit %+v", e)
 	}
 }
 

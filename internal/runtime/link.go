@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,18 +29,22 @@ type link struct {
 	handles *handles
 	silence silence
 	changes *replacements // of the whole node
+	sooner  chan struct{} // ends a pause of succeed
+	doomed  atomic.Bool   // the monitor was killed, and was there still when that was looked at last
 
 	mu        sync.Mutex // guards what follows
 	client    *client
 	interrupt context.CancelCauseFunc // ends what holds the turn
 	gap       chan struct{}           // closed when another monitor was joined, or could not be; nil when no try runs
 	child     int                     // the monitor's pid, where it is a child of this process
+	succeeds  bool                    // succeed runs
 	ended     bool
 }
 
 func newLink(cfg *Config, pod string, changes *replacements) *link {
 	l := &link{
 		cfg: cfg, pod: pod, turn: make(chan struct{}, 1), done: make(chan struct{}), handles: newHandles(), changes: changes,
+		sooner: make(chan struct{}, 1),
 	}
 	l.silence.watch = func() { watch(l) }
 	return l
@@ -318,24 +323,46 @@ func (l *link) lost(c *client) {
 	l.succeed()
 }
 
-// succeed finds or starts a monitor that takes over, and tries it until there is one or the pod is shut down.
+// succeed finds or starts a monitor that takes over, and tries it until there is one or the pod is shut down. Where
+// that is being done already it is tried at once.
 func (l *link) succeed() {
+	l.mu.Lock()
+	already := l.succeeds
+	l.succeeds = true
+	l.mu.Unlock()
+	if already {
+		select {
+		case l.sooner <- struct{}{}:
+		default:
+		}
+		return
+	}
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		err := l.recover()
-		l.mu.Lock()
-		l.shutGap()
-		l.mu.Unlock()
-		if err == nil {
+		if succeeded(l, err) {
 			return
 		}
+		timer := time.NewTimer(pause)
 		select {
 		case <-l.done:
+			timer.Stop()
 			return
-		case <-time.After(pause):
+		case <-l.sooner:
+			timer.Stop()
+		case <-timer.C:
 			l.cfg.Log.Error("no monitor can take over: the pod's containers run on, unwatched; it is tried again", "pod", l.pod,
 				"error", err)
 		}
 	}
+}
+
+// succeeded ends succeed, unless err says that there is no monitor, or the one that was found was lost again meanwhile.
+func succeeded(l *link, err error) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.shutGap()
+	l.succeeds = err != nil || l.client == nil && !l.ended
+	return !l.succeeds
 }
 
 // recover finds or starts the monitor that takes over, and tells of the exits meanwhile.
@@ -379,6 +406,7 @@ func (l *link) bore(pid int) (wanted bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.child = pid
+	l.doomed.Store(false)
 	return !l.ended
 }
 

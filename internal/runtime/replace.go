@@ -153,6 +153,7 @@ func watch(l *link) {
 	defer ticker.Stop()
 	var pinging sync.WaitGroup
 	defer pinging.Wait()
+	next, pause := 0, 1 // after a try that failed, in ticks
 	for n := 0; !l.silence.rest(); n++ {
 		select {
 		case <-l.done:
@@ -164,12 +165,13 @@ func watch(l *link) {
 			pinging.Go(func() { ping(l) })
 		}
 		c := l.live()
-		if l.silence.tick(held(l)) < hangTicks {
+		if l.silence.tick(held(l)) < hangTicks || n < next {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		if err := l.replace(ctx, c, ReplacedSilent); err != nil {
 			l.cfg.Log.Error("a pod's monitor hangs and could not be replaced; it is tried again", "pod", l.pod, "error", err)
+			next, pause = n+pause, min(2*pause, hangTicks)
 		}
 		cancel()
 	}
@@ -203,7 +205,8 @@ func held(l *link) string {
 var errReplaced = errors.New("the pod's monitor hangs, and another one takes its place")
 
 // replace kills the pod's monitor, to which c is the connection or nil, and has another one take over. Where there is
-// another one already, it does nothing. Where none can be started, it is tried on.
+// another one already, it does nothing. Where none can be started, it is tried on. A monitor that was killed before, and
+// cannot end because it waits in the kernel, takes no place from those of other pods.
 func (l *link) replace(ctx context.Context, c *client, why string) error {
 	l.hasten(errReplaced)
 	ctx, release, err := l.take(ctx)
@@ -214,12 +217,14 @@ func (l *link) replace(ctx context.Context, c *client, why string) error {
 	if now := l.live(); now != nil && now != c {
 		return nil
 	}
-	select {
-	case l.changes.slots <- struct{}{}:
-		defer func() { <-l.changes.slots }()
-	case <-ctx.Done():
-		return fmt.Errorf("replace the monitor of pod %s: %d others are being replaced: %w",
-			l.pod, mostReplaced, context.Cause(ctx))
+	if !l.doomed.Load() {
+		select {
+		case l.changes.slots <- struct{}{}:
+			defer func() { <-l.changes.slots }()
+		case <-ctx.Done():
+			return fmt.Errorf("replace the monitor of pod %s: %d others are being replaced: %w",
+				l.pod, mostReplaced, context.Cause(ctx))
+		}
 	}
 	group := l.cfg.monitorGroup(l.pod)
 	pids, _ := group.Pids()
@@ -228,7 +233,10 @@ func (l *link) replace(ctx context.Context, c *client, why string) error {
 	l.abandon(c)
 	kill, cancel := context.WithTimeout(ctx, killTimeout)
 	defer cancel()
-	if err := end(kill, group); err != nil {
+	err = end(kill, group)
+	left.record() // also where it is there still: it does nothing more, and who asks next may find no zombie
+	if err != nil {
+		l.doomed.Store(true)
 		go l.succeed()
 		return fmt.Errorf("the monitor of pod %s was killed and is still there: %s: %w", l.pod, describe(pids), err)
 	}
@@ -236,7 +244,6 @@ func (l *link) replace(ctx context.Context, c *client, why string) error {
 	l.changes.count(why)
 	l.cfg.Log.Warn("a pod's monitor did not answer and was killed; another one takes over",
 		"pod", l.pod, "why", why, "it", was)
-	left.record()
 	list, err := l.establish(ctx)
 	if err != nil {
 		go l.succeed()
