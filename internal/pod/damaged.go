@@ -185,7 +185,7 @@ func takeIn(s *Pods, id sandbox.ID, r *sandbox.Record) error {
 		if err := d.addContainers(s, r); err != nil {
 			return err
 		}
-		err := os.Rename(s.cfg.Record(id), s.cfg.Record(id)+".damaged")
+		err := os.Rename(s.cfg.Record(id), putAside(&s.cfg, id))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("put the damaged record of pod %s aside: %w", id, err)
 		}
@@ -203,6 +203,9 @@ func takeIn(s *Pods, id sandbox.ID, r *sandbox.Record) error {
 	})
 	return nil
 }
+
+// putAside is where the record of a damaged pod that was taken in without it is.
+func putAside(cfg *Config, id sandbox.ID) string { return cfg.Record(id) + ".damaged" }
 
 // retryDamaged tries again to read a record that a passing error kept from being read.
 func retryDamaged(s *Pods, id sandbox.ID, d damaged) {

@@ -191,6 +191,27 @@ func TestStopWhileTheRecordIsWithheld(t *testing.T) {
 	}
 }
 
+// TestCutOffWhileItIsTakenIn has a daemon end where it had put a damaged record of an earlier boot aside, and had not
+// written the one in its place. The next one finds the pod as damaged as it was, and removes nothing.
+func TestCutOffWhileItIsTakenIn(t *testing.T) {
+	b, pod, ctr := damagedPod(t)
+	b.end(t)
+	record := b.cfg.Record(pod)
+	b.unmount(t, pod)
+	unmountForTest(t, b.cfg.Rootfs(pod, ctr))
+	if err := errors.Join(os.Rename(record, putAside(&b.cfg, pod)), os.RemoveAll(b.cfg.Run(pod))); err != nil {
+		t.Fatal(err)
+	}
+	b.reopen(t)
+	if _, ok := b.Catalog.index.Load().damaged[pod]; !ok || !there(record) || !there(b.cfg.Pod(pod)) {
+		t.Errorf("the pod is damaged: %v; its record is there: %v, and its directory: %v", ok, there(record),
+			there(b.cfg.Pod(pod)))
+	}
+	if err := errors.Join(b.Stop(t.Context(), pod), b.Remove(t.Context(), pod)); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestRecordWithIOErrors stops and removes a pod whose record gives I/O errors, perhaps for good.
 func TestRecordWithIOErrors(t *testing.T) {
 	b, pod, _ := damagedPod(t)

@@ -250,6 +250,51 @@ func TestKilledOnDemand(t *testing.T) {
 	}
 }
 
+// TestKilledOnDemandByAnotherWay has the exit of a container that a client killed be found in the inventory of its
+// monitor.
+func TestKilledOnDemandByAnotherWay(t *testing.T) {
+	b := open(t)
+	pod, ctr := started(t, b)
+	p := b.Catalog.index.Load().pods[pod]
+	l := p.containers.get(ctr)
+	willKill(l, l.record())
+	b.drv.inv = runtime.Inventory{Containers: map[string]runtime.Found{
+		string(ctr): {State: runtime.Exited, Exit: &runtime.Exit{Code: 137, OOMKilled: true}},
+	}}
+	if err := takeInventory(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	if _, c, _ := b.Catalog.GetContainer(ctr); c.ExitCode != 137 || c.Reason != sandbox.ReasonError {
+		t.Errorf("it has ended with %d, %q", c.ExitCode, c.Reason)
+	}
+}
+
+// refuses is a driver that kills nobody.
+type refuses struct{ *driver }
+
+func (refuses) KillAll(context.Context, string, string) error { return errors.New("refused") }
+
+// TestKillThatFailed has a kill fail. The container lives on, and is killed for want of memory later: that is told.
+func TestKillThatFailed(t *testing.T) {
+	b := open(t)
+	_, ctr := started(t, b)
+	l, err := b.Catalog.adopted(t.Context(), ctr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	was := l.runtime
+	l.runtime = refuses{b.drv}
+	if err := b.StopContainer(t.Context(), ctr, 0); err == nil {
+		t.Error("its stop succeeded")
+	}
+	l.runtime = was
+	b.drv.end(string(l.p.id), string(ctr), runtime.Exit{Code: 137, OOMKilled: true})
+	wait(t, "the exit", func() bool { _, c, err := b.Catalog.GetContainer(ctr); return err == nil && c.State == sandbox.Exited })
+	if _, c, _ := b.Catalog.GetContainer(ctr); c.Reason != sandbox.ReasonOOM {
+		t.Errorf("it has ended with %d, %q", c.ExitCode, c.Reason)
+	}
+}
+
 // TestOwnWatcher gives the daemon's own watcher what it asked for, and counts it as no client, also when it does not
 // keep up.
 func TestOwnWatcher(t *testing.T) {

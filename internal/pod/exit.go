@@ -29,9 +29,7 @@ func (s *Pods) Exited(podID, ctrID string, e runtime.Exit) {
 	if l == nil || l.tooEarly(e) {
 		return
 	}
-	// The kernel had killed one of its processes for memory earlier, and it had gone on: see willKill.
-	e.OOMKilled = e.OOMKilled && !l.killed.Load()
-	l.ended(func(c *sandbox.Container) { sandbox.FillExit(c, e) })
+	l.endedBy(e)
 	s.worker.background(l.reapOrRetry)
 }
 
@@ -50,6 +48,13 @@ func (l *container) tooEarly(e runtime.Exit) (early bool) {
 		}
 	})
 	return early
+}
+
+// endedBy is ended for an exit that a monitor has told of, in whatever way.
+func (l *container) endedBy(e runtime.Exit) {
+	// The kernel had killed one of its processes for memory earlier, and it had gone on: see willKill.
+	e.OOMKilled = e.OOMKilled && !l.killed.Load()
+	l.ended(func(c *sandbox.Container) { sandbox.FillExit(c, e) })
 }
 
 // ended moves a live container to exited, and does nothing if it is exited already.
@@ -170,6 +175,7 @@ func (l *container) end(ctx context.Context, deadline time.Time) error {
 	pod, ctr := string(l.p.id), string(l.id)
 	willKill(l, c)
 	if err := l.runtime.KillAll(ctx, pod, ctr); err != nil {
+		notKilled(l, c)
 		return fail.About(fail.Detail{Pod: pod, Container: ctr}, "kill container %s: %w", l.id, err)
 	}
 	kill, cancel := context.WithTimeout(ctx, killWait)
@@ -197,6 +203,13 @@ func willKill(l *container, c *sandbox.Container) {
 	}
 }
 
+// notKilled takes that back where the kill has failed and the container lives on.
+func notKilled(l *container, c *sandbox.Container) {
+	if process.Alive(c.Process.PID, c.Process.StartTime) {
+		l.killed.Store(false)
+	}
+}
+
 // ask sends a container its stop signal and says whether it ends before the deadline. One to which the signal could not
 // be sent has the same time before it is killed.
 func ask(ctx context.Context, l *container, c *sandbox.Container, deadline time.Time) (ended bool, err error) {
@@ -210,6 +223,7 @@ func ask(ctx context.Context, l *container, c *sandbox.Container, deadline time.
 		willKill(l, c)
 	}
 	if err := l.runtime.Signal(ctx, pod, ctr, c.StopSignal); err != nil && ctx.Err() == nil {
+		notKilled(l, c)
 		l.cfg.Log.Warn("a container could not be sent its stop signal; it is killed at its deadline",
 			"pod", pod, "container", ctr, "error", err)
 	}

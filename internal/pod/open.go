@@ -148,6 +148,9 @@ func readRecord(cfg *Config, id sandbox.ID, first bool) (*sandbox.Record, error)
 // what a power cut left of a pod that was just being made: nothing of it lives, and what it was is unknown.
 func load(s *Pods, x *index, id sandbox.ID, first bool) {
 	r, err := readRecord(&s.cfg, id, first)
+	if errors.Is(err, fs.ErrNotExist) && os.Rename(putAside(&s.cfg, id), s.cfg.Record(id)) == nil {
+		r, err = readRecord(&s.cfg, id, first) // cut off while it was taken in: it is as damaged as before
+	}
 	if errors.Is(err, fs.ErrNotExist) && !there(s.cfg.Run(id)) {
 		_ = removeDir(s.cfg.Pod(id)) // cut off before its first record: nothing else can have been made
 		return

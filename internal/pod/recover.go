@@ -143,7 +143,7 @@ func readExits(p *pod) {
 		}
 		e, err := runtime.ReadExit(p.cfg.RunExit(p.id, c.ID))
 		if err == nil && !e.Draining {
-			p.containers.get(c.ID).ended(func(c *sandbox.Container) { sandbox.FillExit(c, e) })
+			p.containers.get(c.ID).endedBy(e)
 		}
 	}
 }
@@ -164,9 +164,9 @@ func takeInventory(ctx context.Context, p *pod) error {
 		found, ok := inv.Containers[string(c.ID)]
 		switch {
 		case !ok || found.State == runtime.Exited && found.Exit == nil:
-			l.ended(func(c *sandbox.Container) { sandbox.FillExit(c, runtime.Exit{Unknown: true}) })
+			l.endedBy(runtime.Exit{Unknown: true})
 		case found.State == runtime.Exited:
-			l.ended(func(c *sandbox.Container) { sandbox.FillExit(c, *found.Exit) })
+			l.endedBy(*found.Exit)
 		case found.State == runtime.Running && c.State != sandbox.Running:
 			foundRunning(p, c.ID, found.StartedAt)
 		case found.State == runtime.Created && c.State == sandbox.Starting && !c.StopAsked:

@@ -36,6 +36,7 @@ func Signal(ctx context.Context, s *Pods, id sandbox.ID, name string) error {
 		willKill(l, c)
 	}
 	if err := l.cfg.Runtime.Signal(ctx, string(l.p.id), string(id), sig); err != nil {
+		notKilled(l, c)
 		return fail.About(fail.Detail{Pod: string(l.p.id), Container: string(id)}, "signal container %s: %w", id, err)
 	}
 	return nil

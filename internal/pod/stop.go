@@ -153,12 +153,19 @@ func (p *pod) endSandbox(ctx context.Context) error {
 	if !slices.ContainsFunc(r.Containers, func(c *sandbox.Container) bool { return c.Live() && r.Sandboxed(c) }) {
 		return nil
 	}
-	for _, c := range r.Containers {
-		if l := p.containers.get(c.ID); l != nil && c.Live() && r.Sandboxed(c) {
-			willKill(l, c)
+	inside := func(note func(*container, *sandbox.Container)) {
+		for _, c := range r.Containers {
+			if l := p.containers.get(c.ID); l != nil && c.Live() && r.Sandboxed(c) {
+				note(l, c)
+			}
 		}
 	}
-	return p.cfg.Runtime.KillAll(ctx, string(p.id), string(p.id))
+	inside(willKill)
+	err := p.cfg.Runtime.KillAll(ctx, string(p.id), string(p.id))
+	if err != nil {
+		inside(notKilled)
+	}
+	return err
 }
 
 // thawPod has the containers of a pod die whose own cgroup is frozen: the freezing of the containers' own is ended by
@@ -174,10 +181,15 @@ func thawPod(ctx context.Context, p *pod) error {
 		return nil // nothing of Berth's own can be frozen there
 	}
 	for _, c := range r.Containers {
-		if l := p.containers.get(c.ID); l != nil && c.Live() {
+		l := p.containers.get(c.ID)
+		killing := l != nil && c.Live()
+		if killing {
 			willKill(l, c)
 		}
 		if err := p.cfg.Runtime.KillAll(ctx, string(p.id), string(c.ID)); err != nil {
+			if killing {
+				notKilled(l, c)
+			}
 			return err
 		}
 	}
