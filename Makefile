@@ -81,6 +81,7 @@ test-vm-all: ## the same with everything (hours without KVM)
 	@hack/setup vm
 	@hack/setup conformance
 	@hack/setup dist
+	@hack/setup peers
 	@$(MAKE) --no-print-directory build fault bin/suite
 	@$(SUITE) dist vm-packages vm-crun vm-runc vm-cgroupfs vm-crash vm-chaos vm-selinux vm-oldest vm-earlier vm-node vm-move vm-conformance
 

@@ -182,10 +182,12 @@ var oldestLacks = []string{
 	// User namespaces, whose roots take id-mapped overlays (5.19).
 	"Userns.*", "BadUserns", "HandlerFeatures", "UnreadableRecordKeepsThePod", "DeviceOwnership", "CgroupWritable",
 	"WhatTheDaemonIsGiven",
-	"VolumesLeaveMountsAlone", "ImageChoosesNoPathOfTheHost", "PodGoesDuringHostileCreate", "VolumeUnderReadOnlyRoot",
-	"PodFilesAreBounded", "UnprivilegedNetwork",
+	"VolumesLeaveMountsAlone.*", "ImageChoosesNoPathOfTheHost", "PodGoesDuringHostileCreate", "VolumeUnderReadOnlyRoot",
+	"PodFilesAreBounded", "UnprivilegedNetwork", "VolumeIsAFile", "DirectoryBehindALink",
+	"PrivilegedEphemeralContainerInUserns",
 	// Mounts that are changed with what is below them (5.12).
 	"RecursiveReadOnly", "MappedVolumeWithoutUserns",
+	"AppArmorWithoutSignals",                    // the kill of a cgroup, which no profile refuses (5.14)
 	"AnswersAreFilled",                          // pressure, which this kernel does not tell unless it is asked at boot
 	"Metrics",                                   // the highest memory of a cgroup v2 (5.19)
 	"MonitorThatHangs",                          // the exit codes of those whose monitor was killed (6.15)
