@@ -108,21 +108,25 @@ soak: ## kill it at every point, in every scenario, at every occurrence (long)
 
 bench: ## side by side with containerd
 	@hack/setup test
+	@hack/setup peers
 	@$(MAKE) --no-print-directory build
 	@bench/run
 
 bench-pull: ## pulls of images side by side with containerd
 	@hack/setup test
+	@hack/setup peers
 	@$(MAKE) --no-print-directory build
 	@bench/pull
 
 bench-attacks: ## hostile images and registries, side by side with containerd
 	@hack/setup test
+	@hack/setup peers
 	@$(MAKE) --no-print-directory build
 	@bench/attacks
 
 bench-hostile: ## hostile containers beside good pods, and containerd with the same
 	@hack/setup test
+	@hack/setup peers
 	@$(MAKE) --no-print-directory build
 	@bench/hostile
 

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestOneTryAtATime has many ask for a monitor that cannot be started. It is tried by one of them for all, at once where
+// TestOneTryAtATime has many ask for a monitor that cannot be started. It is tried by one of them for all: at once when
 // somebody asks anew, and with growing pauses else.
 func TestOneTryAtATime(t *testing.T) {
 	top := t.TempDir()

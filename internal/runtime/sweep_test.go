@@ -117,7 +117,8 @@ func TestSweepWithoutAList(t *testing.T) {
 	pod, ctr := strings.Repeat("0", idLength), strings.Repeat("1", idLength)
 	top := t.TempDir()
 	cfg := Config{State: filepath.Join(top, "state"), Tracking: filepath.Join(top, "cgroups"), Group: "berth"}
-	group, state := filepath.Join(cfg.Tracking, cfg.containersGroup(), ctr), filepath.Join(cfg.State, "runtime", "runc", ctr)
+	group := filepath.Join(cfg.Tracking, cfg.containersGroup(), ctr)
+	state := filepath.Join(cfg.State, "runtime", "runc", ctr)
 	for _, dir := range []string{group, state, cfg.dir(pod)} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			t.Fatal(err)
