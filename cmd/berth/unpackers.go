@@ -24,13 +24,17 @@ const unpackGroup = "unpack"
 // pageCache is what the files that unpackers write may keep in memory until they are on the disk.
 const pageCache = 1 << 30
 
-// openCrew makes what unpackers run in, and ends those of an earlier daemon. The result is nil where the daemon itself
-// unpacks.
+// openCrew makes what unpackers run in, and ends those of an earlier daemon, of which one that hangs in the kernel
+// stays in its group. The result is nil where the daemon itself unpacks.
 func openCrew(cfg *config.Config, g *groups, log *slog.Logger) (*helper.Crew, error) {
-	name := filepath.Join(g.instance, unpackGroup)
 	base := filepath.Dir(filepath.Dir(g.helpers.Root))
+	name, err := cgroup.Vacate(base, filepath.Join(g.instance, unpackGroup))
+	if err != nil {
+		log.Warn("what unpacked layers for an earlier daemon does not end; the next ones have another cgroup", "name", name,
+			"error", err)
+	}
 	if cfg.Images.Unpack == config.UnpackInDaemon {
-		return nil, cgroup.RemoveBounded(base, name)
+		return nil, nil
 	}
 	program, err := cfg.UnpackerPath()
 	if err != nil {

@@ -19,18 +19,13 @@ type Bounds struct {
 
 // Bounded makes the group name below base, a directory of the cgroup2 hierarchy, and bounds it there or, where the
 // controllers are in v1 hierarchies, in a group of these. It returns the group, and the directories of v1 that its
-// processes are to be in as well. delegated says that base itself is the caller's.
-//
-// A group of that name is removed first, with all that is in it, and not only emptied: what is born into a group that
-// was ended once may be killed at once (see Make).
+// processes are to be in as well. delegated says that base itself is the caller's. The name is of no group yet: see
+// Vacate.
 //
 // With an error of bounds the group is there nonetheless.
 func Bounded(base, name string, delegated bool, b Bounds) (group string, tasks []string, err error) {
 	at, err := Locate("/" + name)
 	if err != nil {
-		return "", nil, err
-	}
-	if err := RemoveBounded(base, name); err != nil {
 		return "", nil, err
 	}
 	g, err := Make(base, name)
@@ -41,12 +36,33 @@ func Bounded(base, name string, delegated bool, b Bounds) (group string, tasks [
 	return g.Path(), tasks, err
 }
 
-// RemoveBounded removes what Bounded has made, and ends what is in it. There may be nothing.
-func RemoveBounded(base, name string) error {
-	if err := removeTree(filepath.Join(base, name), time.Now().Add(removeTimeout)); err != nil {
-		return err
+// vacateTime is how long what is killed may take to leave a group that is vacated.
+const vacateTime = time.Second
+
+// Vacate ends what is in the group that Bounded has made of this name, and removes it, and not only empties it: what is
+// born into a group that was ended once may be killed at once (see Make). There may be none. It returns the name for
+// the next one: another, with a number, where something in this one hangs in the kernel and does not die, of which err
+// tells. What earlier calls have left so is ended and removed likewise.
+func Vacate(base, name string) (free string, err error) {
+	var errs []error
+	for n := 1; ; n++ {
+		at := name
+		if n > 1 {
+			at = fmt.Sprintf("%s-%d", name, n)
+		}
+		_, none := os.Lstat(filepath.Join(base, at))
+		err := removeTree(filepath.Join(base, at), time.Now().Add(vacateTime))
+		if err == nil {
+			err = removeEverywhere("/"+at, vacateTime)
+		}
+		if err == nil && free == "" {
+			free = at
+		}
+		errs = append(errs, err)
+		if free != "" && none != nil {
+			return free, errors.Join(errs...)
+		}
 	}
-	return RemoveTree("/" + name)
 }
 
 // apply bounds the group where the controllers of the host are. On cgroup v2 they are in the cgroup2 hierarchy, also

@@ -9,8 +9,12 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
+
+	"berth/test/volume"
 )
 
 // TestBounded makes a bounded group, twice, since a process that is born into a group that was once killed may die, and
@@ -26,7 +30,7 @@ func TestBounded(t *testing.T) {
 	top := fmt.Sprintf("berth-bounded-test-%d", os.Getpid())
 	name := top + "/unpack"
 	t.Cleanup(func() {
-		if err := RemoveBounded(base, top); err != nil {
+		if _, err := Vacate(base, top); err != nil {
 			t.Error(err)
 		}
 	})
@@ -44,8 +48,8 @@ func TestBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := RemoveBounded(base, name); err != nil {
-			t.Fatal(err)
+		if free, err := Vacate(base, name); err != nil || free != name {
+			t.Fatal(free, err)
 		}
 		if died := signalOf(t, cmd.Wait()); died != syscall.SIGKILL {
 			t.Errorf("the process died of %v", died)
@@ -56,9 +60,72 @@ func TestBounded(t *testing.T) {
 			}
 		}
 	}
-	if err := RemoveBounded(base, name); err != nil {
-		t.Error("nothing is there:", err)
+	if free, err := Vacate(base, name); err != nil || free != name {
+		t.Error("nothing is there:", free, err)
 	}
+}
+
+// TestVacateBesideWhatHangs has a process of a group wait for a disk that hangs, so that SIGKILL does not end it. The
+// next group has another name, twice, and both names are free when the disk answers.
+func TestVacateBesideWhatHangs(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	base, err := Tracking(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk := t.TempDir()
+	volume.Mounted(t, disk, volume.Ext4, 64)
+	top := fmt.Sprintf("berth-vacate-test-%d", os.Getpid())
+	t.Cleanup(func() {
+		if _, err := Vacate(base, top); err != nil {
+			t.Error(err)
+		}
+	})
+	name := top + "/unpack"
+	thaw, err := volume.Freeze(disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	thaw = sync.OnceValue(thaw)
+	t.Cleanup(func() { _ = thaw() })
+	var hung []*exec.Cmd
+	for n, want := range []string{name, name + "-2", name + "-3"} {
+		free, err := Vacate(base, name)
+		if free != want || (err == nil) != (n == 0) || n > 0 && !strings.Contains(err.Error(), "hang in the kernel") {
+			t.Errorf("%q is free, wanted %q: %v", free, want, err)
+		}
+		g, err := Make(base, free)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := startIn(t, g, "echo up; : > "+disk+"/file")
+		hung = append(hung, cmd)
+		for end := time.Now().Add(10 * time.Second); !waitsInTheKernel(cmd.Process.Pid); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("a process does not wait for the disk")
+			}
+		}
+	}
+	if err := thaw(); err != nil {
+		t.Error(err)
+	}
+	for _, cmd := range hung {
+		_ = cmd.Wait()
+	}
+	if free, err := Vacate(base, name); free != name || err != nil {
+		t.Errorf("%q is free in the end: %v", free, err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(base, name+"*")); len(left) > 0 {
+		t.Errorf("%v are left", left)
+	}
+}
+
+// waitsInTheKernel reports whether a process is in a wait that no signal ends.
+func waitsInTheKernel(pid int) bool {
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return strings.Contains(string(stat), ") D ")
 }
 
 // TestBoundsHoldWhereTheControllersAre bounds a group on hosts of both kinds. On one of cgroup v2 a hierarchy of v1

@@ -16,14 +16,17 @@ const removeTimeout = 10 * time.Second
 
 // RemoveTree kills what is left in a cgroup and in those below it, and removes them, in every hierarchy. It is nil when
 // nothing is there. The path is that of Locate: one that only Berth uses.
-func RemoveTree(path string) error {
+func RemoveTree(path string) error { return removeEverywhere(path, removeTimeout) }
+
+// removeEverywhere is RemoveTree with a time for what is killed to leave each of them.
+func removeEverywhere(path string, within time.Duration) error {
 	there, err := dirs(path)
 	if err != nil {
 		return fmt.Errorf("remove cgroup: %w", err)
 	}
 	var errs []error
 	for _, dir := range there {
-		errs = append(errs, removeTree(dir, time.Now().Add(removeTimeout)))
+		errs = append(errs, removeTree(dir, time.Now().Add(within)))
 	}
 	return errors.Join(errs...)
 }
