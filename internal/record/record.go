@@ -225,7 +225,7 @@ func (k Kind) load(path string) ([]byte, int, error) {
 			&CorruptError{path, fmt.Sprintf("its body has %d bytes, its header says %d", len(body), h.length),
 				len(body) < h.length}
 	}
-	if sum := sha256.Sum256(body); hex.EncodeToString(sum[:]) != h.sum {
+	if !h.fits(body) {
 		return nil, h.version, &CorruptError{Path: path, Reason: "its checksum does not match"}
 	}
 	return body, h.version, nil
@@ -285,6 +285,12 @@ func undisturbed(call func() error) error {
 type header struct {
 	kind, sum       string
 	version, length int
+}
+
+// fits reports whether a body is that of the header.
+func (h header) fits(body []byte) bool {
+	sum := sha256.Sum256(body)
+	return len(body) == h.length && hex.EncodeToString(sum[:]) == h.sum
 }
 
 func parseHeader(line string) (header, bool) {

@@ -5,7 +5,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
 
 // TestTornRecordHasItsVersionBefore tears a record between its writing and its sync, as a power cut does where a file
@@ -61,6 +64,62 @@ func TestRecordRemovedBesideItsSync(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantFiles(t, path, 0)
+	}
+}
+
+// TestSyncThatFailed has the disk fail once, and tell of that once, as Linux does: what the next sync says of what was
+// written before it is worth nothing. The record is written again, and the version before stays until then.
+func TestSyncThatFailed(t *testing.T) {
+	for name, lose := range map[string]bool{"and it is in memory": false, "and it is lost": true} {
+		t.Run(name, func(t *testing.T) {
+			path, f := write(t, kind, pear{"green"}), &Flusher{}
+			f.DirtyRecord(path)
+			if err := f.Flush(); err != nil {
+				t.Fatal(err)
+			}
+			if err := kind.Write(path, pear{"yellow"}); err != nil {
+				t.Fatal(err)
+			}
+			long := time.Now().Add(-time.Hour)
+			if err := os.Chtimes(path, long, long); err != nil {
+				t.Fatal(err)
+			}
+			f.DirtyRecord(path)
+			fail := true
+			f.fsync = func(fd *os.File) error {
+				if strings.Contains(fd.Name(), "record") && fail {
+					fail = false
+					return &os.PathError{Op: "sync", Path: fd.Name(), Err: syscall.EIO}
+				}
+				return fd.Sync()
+			}
+			if err := f.Flush(); !errors.Is(err, syscall.EIO) {
+				t.Errorf("the sync that fails: %v", err)
+			}
+			var got pear
+			if _, err := kind.ReadSynced(path, &got); err != nil || got.Colour != "green" {
+				t.Errorf("the version that is on the disk: %+v, %v", got, err)
+			}
+			if lose {
+				if err := os.WriteFile(path, make([]byte, 100), 0o600); err != nil { // in its place
+					t.Fatal(err)
+				}
+			}
+			err := f.Flush()
+			if lose != errors.Is(err, errLost) {
+				t.Errorf("the next sync: %v", err)
+			}
+			want, again := "yellow", f.Flush()
+			if lose {
+				want = "green"
+			}
+			if _, err := kind.ReadSynced(path, &got); err != nil || got.Colour != want || again != nil {
+				t.Errorf("the version that is on the disk: %+v, %v, %v", got, err, again)
+			}
+			if info, err := os.Stat(path); err != nil || !lose && info.ModTime().Equal(long) {
+				t.Errorf("it was not written again: %v", err)
+			}
+		})
 	}
 }
 
