@@ -323,11 +323,14 @@ func (p *Plugins) Adjust(
 	if err != nil {
 		return nil, p.roll.blame(ctx, err)
 	}
+	if ctx.Err() != nil { // the plugins may have answered all the same
+		return nil, context.Cause(ctx)
+	}
 	also := changes(resp.GetUpdate(), resp.GetEvict())
 	if resp.GetAdjust() == nil {
 		return also, nil
 	}
-	g := nrigen.SpecGenerator(generator{sp},
+	g := nrigen.SpecGenerator(&generator{sp: sp},
 		nrigen.WithRdtResolver(func(class string) (*specs.LinuxIntelRdt, error) {
 			if class == "" {
 				return nil, nil
@@ -350,7 +353,7 @@ func (p *Plugins) Adjust(
 	if err := g.Adjust(resp.GetAdjust()); err != nil {
 		return nil, fmt.Errorf("adjust the spec: %w", err)
 	}
-	return also, nil
+	return also, context.Cause(ctx)
 }
 
 // Limits asks all plugins what a container's limits are to be changed to.

@@ -81,33 +81,33 @@ func WorkingDir(c *runtimeapi.ContainerConfig, image imagespec.ImageConfig) stri
 
 // environment is the image's variables with the request's over them, and over the few that every container has.
 func (b *build) environment() ([]string, error) {
-	env := newVariables("PATH="+defaultPath, "HOSTNAME="+b.Hostname)
+	env := NewVariables("PATH="+defaultPath, "HOSTNAME="+b.Hostname)
 	if b.Container.GetTty() {
-		env.set("TERM=" + defaultTerm)
+		env.Set("TERM=" + defaultTerm)
 	}
 	for _, kv := range b.base.Process.Env {
-		env.set(kv)
+		env.Set(kv)
 	}
 	for _, kv := range b.Image.Env {
 		if name, _, ok := strings.Cut(kv, "="); ok && name != "" {
-			env.set(kv)
+			env.Set(kv)
 		}
 	}
 	for _, e := range b.Container.GetEnvs() {
 		if e.GetKey() == "" || strings.ContainsAny(e.GetKey(), "=\x00") {
 			return nil, fmt.Errorf("environment variable name %q: a name is not empty and has no = in it", e.GetKey())
 		}
-		env.set(e.GetKey() + "=" + string(e.GetValue()))
+		env.Set(e.GetKey() + "=" + string(e.GetValue()))
 	}
 	if _, ok := env.at["HOME"]; !ok {
-		env.set("HOME=" + b.homeDir())
+		env.Set("HOME=" + b.homeDir())
 	}
 	for _, kv := range env.list {
 		if strings.ContainsRune(kv, 0) {
 			return nil, fmt.Errorf("environment variable %q contains a NUL byte", kv)
 		}
 	}
-	return env.list, nil
+	return env.All(), nil
 }
 
 func (b *build) homeDir() string {
@@ -117,21 +117,23 @@ func (b *build) homeDir() string {
 	return b.User.HomeDir
 }
 
-// variables are an environment. A variable that is set again stays in its place.
-type variables struct {
+// Variables are an environment. A variable that is set again stays in its place.
+type Variables struct {
 	list []string
 	at   map[string]int // by name
 }
 
-func newVariables(list ...string) *variables {
-	v := &variables{at: map[string]int{}}
+// NewVariables makes them of such as NAME=VALUE. Of two with one name the last counts.
+func NewVariables(list ...string) *Variables {
+	v := &Variables{at: map[string]int{}}
 	for _, kv := range list {
-		v.set(kv)
+		v.Set(kv)
 	}
 	return v
 }
 
-func (v *variables) set(kv string) {
+// Set sets one, NAME=VALUE.
+func (v *Variables) Set(kv string) {
 	name, _, _ := strings.Cut(kv, "=")
 	if i, ok := v.at[name]; ok {
 		v.list[i] = kv
@@ -140,6 +142,9 @@ func (v *variables) set(kv string) {
 	v.at[name] = len(v.list)
 	v.list = append(v.list, kv)
 }
+
+// All are all of them, each NAME=VALUE.
+func (v *Variables) All() []string { return v.list }
 
 // What execve takes of arguments and environment: in all, with a stack of any size, and of one.
 const (
@@ -264,7 +269,7 @@ type ProcessChange struct {
 // Apply changes a process that Process has made. Another user has none of the capabilities that the container's was
 // given to keep, only what the kernel gives to its number.
 func (c ProcessChange) Apply(p *specs.Process) error {
-	env := newVariables(p.Env...)
+	env := NewVariables(p.Env...)
 	if u := c.User; u != nil {
 		p.User = specs.User{UID: u.UID, GID: u.GID, AdditionalGids: u.AdditionalGids}
 		if had := p.Capabilities; had != nil {
@@ -273,7 +278,7 @@ func (c ProcessChange) Apply(p *specs.Process) error {
 			p.Capabilities = &kept
 		}
 		if u.HomeDir != "" {
-			env.set("HOME=" + u.HomeDir)
+			env.Set("HOME=" + u.HomeDir)
 		}
 	}
 	if c.Dir != "" {
@@ -286,8 +291,8 @@ func (c ProcessChange) Apply(p *specs.Process) error {
 		if name, _, ok := strings.Cut(kv, "="); !ok || name == "" || strings.ContainsRune(kv, 0) {
 			return fmt.Errorf("environment variable %q: want NAME=VALUE", kv)
 		}
-		env.set(kv)
+		env.Set(kv)
 	}
-	p.Env = env.list
+	p.Env = env.All()
 	return checkArguments(p.Args, p.Env)
 }
