@@ -34,6 +34,9 @@ func (b *build) devices() error {
 			}
 		}
 	}
+	if b.Container.GetTty() && b.seesNodesDev() && !allHost {
+		b.allow("c", 5, 1, "rw") // runc opens what is at /dev/console before it mounts the terminal there
+	}
 	given := int64(0)
 	for _, d := range b.Container.GetDevices() {
 		n, err := b.requestDevice(d, allHost)
@@ -45,6 +48,20 @@ func (b *build) devices() error {
 		}
 	}
 	return nil
+}
+
+// allow adds a rule to the device cgroup.
+func (b *build) allow(kind string, major, minor int64, access string) {
+	r := b.out.Linux.Resources
+	r.Devices = append(r.Devices,
+		specs.LinuxDeviceCgroup{Allow: true, Type: kind, Major: &major, Minor: &minor, Access: access})
+}
+
+// seesNodesDev reports whether a request mounts the node's /dev in the place of the container's.
+func (b *build) seesNodesDev() bool {
+	return slices.ContainsFunc(b.Mounts, func(m ResolvedMount) bool {
+		return m.Source == "/dev" && path.Clean(m.Mount.GetContainerPath()) == "/dev"
+	})
 }
 
 func covers(dirs []string, p string) bool {
@@ -80,9 +97,7 @@ func (b *build) requestDevice(want *runtimeapi.Device, allAllowed bool) (int64, 
 		b.giveDevice(&d)
 		b.putDevice(d)
 		if !allAllowed {
-			major, minor := d.Major, d.Minor
-			b.out.Linux.Resources.Devices = append(b.out.Linux.Resources.Devices,
-				specs.LinuxDeviceCgroup{Allow: true, Type: d.Type, Major: &major, Minor: &minor, Access: access})
+			b.allow(d.Type, d.Major, d.Minor, access)
 		}
 	}
 	return int64(len(found)), nil

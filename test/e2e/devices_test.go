@@ -68,3 +68,19 @@ func (r rig) asKubeletsAsk() {
 		r.wantText(config.Metadata.Name, p.output(config), "0\n3\n1.2.3\nread-only\n/usr/local/gpu/hook-ran")
 	}
 }
+
+// TestTerminalInTheNodesDev has containers that see the node's /dev, as those of debuggers and installers do, with a
+// terminal. Runtimes put it over /dev/console, which is the node's there.
+func TestTerminalInTheNodesDev(t *testing.T) {
+	const console = "/dev/console"
+	st, err := os.Stat(console)
+	if err != nil {
+		t.Skipf("the machine has no console: %v", err)
+	}
+	t.Cleanup(func() { _ = os.Chmod(console, st.Mode()) }) // some releases of runc open it to all
+	each(t, func(r rig) {
+		tty := func(c *v1.ContainerConfig) { c.Tty = true }
+		const script = "test -c /dev/kmsg && test -t 0 && echo said >/dev/console"
+		r.wantText("its output", r.pod().output(busybox("main", script, mount("/dev", "/dev"), tty)), "said")
+	})
+}
