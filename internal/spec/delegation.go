@@ -13,14 +13,26 @@ import (
 
 // writableCgroup reports whether the handler gives this container a writable /sys/fs/cgroup. A privileged container has
 // one anyway.
-func (b *build) writableCgroup() bool { return b.Handler.CgroupWritable && !b.privileged }
+func (in Input) writableCgroup() bool {
+	return in.Handler.CgroupWritable && !in.Container.GetLinux().GetSecurityContext().GetPrivileged()
+}
 
-// delegation refuses a writable /sys/fs/cgroup where the container could raise its own limits by it.
+// limitsCanBeRaised reports whether a container with a writable /sys/fs/cgroup could raise its own limits by a cgroup
+// namespace of its own making.
 //
 // They are in files of its own cgroup, which is the root of its cgroup namespace. With nsdelegate the kernel keeps a
 // process from writing these, but it compares the cgroup with the root of the process's namespace alone: a process that
 // makes another cgroup namespace, further down, writes them all the same. In a user namespace of the pod the owner of
 // the files, the host's root, keeps it from that. Elsewhere a seccomp filter has to keep it from making that namespace.
+func limitsCanBeRaised(s *specs.Spec, in Input) bool {
+	pods := specs.LinuxNamespace{Type: specs.UserNamespace, Path: in.Paths.UserNS}
+	if pods.Path != "" && slices.Contains(s.Linux.Namespaces, pods) {
+		return false
+	}
+	return !refusesCgroupNamespaces(s.Linux.Seccomp, in.Host.arch())
+}
+
+// delegation refuses a writable /sys/fs/cgroup where the container could raise its own limits by it.
 func (b *build) delegation() error {
 	if !b.writableCgroup() {
 		return nil
@@ -33,7 +45,7 @@ func (b *build) delegation() error {
 		return fail.New(errdefs.ErrFailedPrecondition,
 			"%s, and the host's /sys/fs/cgroup is mounted without nsdelegate, so the container could raise "+
 				"its own limits: run mount -o remount,nsdelegate /sys/fs/cgroup on the node", has)
-	case b.Paths.UserNS == "" && !refusesCgroupNamespaces(b.out.Linux.Seccomp, b.Host.arch()):
+	case limitsCanBeRaised(b.out, b.Input):
 		return errors.New(has + ", and the container could raise its own limits by a cgroup namespace of its own making: " +
 			"give the pod a user namespace (hostUsers: false), or the container the seccomp profile RuntimeDefault " +
 			"without the capability SYS_ADMIN")
@@ -53,14 +65,21 @@ func cgroupMount(host bool, access string) specs.Mount {
 	return m
 }
 
-// PutCgroups has the mount of the cgroups be the one for the cgroup namespace that the spec has, or has not. Build has
-// done so; NRI plugins may have changed the namespaces since.
+// PutCgroups has the mount of the cgroups be the one for the cgroup namespace that the spec has, or has not, and
+// refuses a writable one that the container could raise its own limits by. Build has done so; NRI plugins may have
+// changed the namespaces and the filter since.
 //
 // Without a namespace the cgroups are the host's, and on cgroup v2 a new mount of them sets the options of the whole
 // hierarchy anew (cgroup-v2.rst, Mounting). crun passes none, so that the node would lose nsdelegate and
 // memory_recursiveprot. The host's own mount is bound in its place, but for a sandbox that stands for the pod, which
 // has a kernel and cgroups of its own.
 func PutCgroups(s *specs.Spec, in Input) error {
+	if in.writableCgroup() && limitsCanBeRaised(s, in) {
+		return fail.New(errdefs.ErrFailedPrecondition, "the runtime handler has cgroup_writable, and an NRI plugin has "+
+			"changed the container's seccomp filter or user namespace, so that it could raise its own limits by a cgroup "+
+			"namespace of its own making: have the plugin leave these as they are, or the filter refuse unshare, clone3, "+
+			"and clone with CLONE_NEWCGROUP")
+	}
 	host := in.Host.CgroupV2 && !in.Handler.Infra && !hasNamespace(s, specs.CgroupNamespace)
 	for i, m := range s.Mounts {
 		for _, access := range []string{"ro", "rw"} {

@@ -1,11 +1,15 @@
 package spec
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/host"
 )
 
 // TestCgroupsGoByTheNamespace builds containers with and without a cgroup namespace, changes that as an NRI plugin may,
@@ -85,4 +89,66 @@ func cgroupsOf(s *specs.Spec) string {
 		}
 	}
 	return ""
+}
+
+// TestChangesOfPluginsKeepTheLimits builds containers with a writable /sys/fs/cgroup, and changes by which they are
+// kept from raising their own limits, as an NRI plugin may.
+func TestChangesOfPluginsKeepTheLimits(t *testing.T) {
+	const (
+		plain      = `"namespace_options":{"pid":"CONTAINER"},"seccomp":{}`
+		privileged = plain + `,"privileged":true`
+		mapped     = `"namespace_options":{"pid":"CONTAINER","userns_options":{"mode":"POD",` +
+			`"uids":[{"host_id":65536,"length":65536}],"gids":[{"host_id":65536,"length":65536}]}}`
+		on = `{"Handler":{"CgroupWritable":true},"Delegated":true,"Paths":{"UserNS":%q}}`
+	)
+	filter := func(more ...string) func(*specs.Spec) {
+		return func(s *specs.Spec) {
+			s.Linux.Seccomp = &specs.LinuxSeccomp{DefaultAction: specs.ActErrno, Syscalls: []specs.LinuxSyscall{
+				{Names: append([]string{"read"}, more...), Action: specs.ActAllow}}}
+		}
+	}
+	userns := func(path string) func(*specs.Spec) {
+		return func(s *specs.Spec) {
+			s.Linux.Namespaces = slices.DeleteFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool {
+				return n.Type == specs.UserNamespace
+			})
+			if path != "" {
+				s.Linux.Namespaces = append(s.Linux.Namespaces,
+					specs.LinuxNamespace{Type: specs.UserNamespace, Path: path})
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		security, input string
+		change          func(*specs.Spec)
+		refused         bool
+	}{
+		"nothing":                {plain, fmt.Sprintf(on, ""), func(*specs.Spec) {}, false},
+		"a filter that denies":   {plain, fmt.Sprintf(on, ""), filter("write"), false},
+		"a filter with unshare":  {plain, fmt.Sprintf(on, ""), filter("unshare"), true},
+		"a filter with clone3":   {plain, fmt.Sprintf(on, ""), filter("clone3"), true},
+		"no filter":              {plain, fmt.Sprintf(on, ""), func(s *specs.Spec) { s.Linux.Seccomp = nil }, true},
+		"unshare, mapped":        {mapped, fmt.Sprintf(on, "/ns/user"), filter("unshare"), false},
+		"no user namespace":      {mapped, fmt.Sprintf(on, "/ns/user"), userns(""), true},
+		"another user namespace": {mapped, fmt.Sprintf(on, "/ns/user"), userns("/ns/other"), true},
+		"unshare, privileged":    {privileged, fmt.Sprintf(on, ""), filter("unshare"), false},
+		"unshare, not writable":  {plain, `{"Delegated":true}`, filter("unshare"), false},
+	} {
+		security := `{"linux":{"security_context":{` + c.security + `}}}`
+		in := testInput(t, sections{{"container", security}, {"pod", security}, {"input", c.input}})
+		in.Host.DefaultSeccomp = host.DefaultSeccomp
+		s, _, err := Build(t.Context(), in)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		c.change(s)
+		err = PutCgroups(s, in)
+		if c.refused != errdefs.IsFailedPrecondition(err) || !c.refused && err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if c.refused && !strings.Contains(fmt.Sprint(err), "NRI plugin") {
+			t.Errorf("%s: the error does not say who did it: %v", name, err)
+		}
+	}
 }
