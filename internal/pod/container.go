@@ -354,8 +354,7 @@ func (l *container) start(ctx context.Context) error {
 		})
 	})
 	if err == nil {
-		r := l.p.record()
-		l.notifier.note(ctx, ContainerStarted, r, r.Container(l.id))
+		l.notifier.containerStarted(ctx, l)
 	}
 	return err
 }

@@ -86,6 +86,13 @@ func (n *notified) hasBegun() bool {
 	return n.begun
 }
 
+// hasEnded reports whether they were told of its end.
+func (n *notified) hasEnded() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.ended
+}
+
 // end reports whether they are to be told of its end: once, and only of what they know.
 func (n *notified) end() bool {
 	n.mu.Lock()
@@ -165,6 +172,15 @@ func (n *notifier) note(ctx context.Context, m Moment, r *sandbox.Record, c *san
 func (n *notifier) podRemoved(ctx context.Context, p *pod) {
 	if n.plugins != nil && p.notified.hasBegun() {
 		n.note(ctx, PodRemove, p.record(), nil)
+	}
+}
+
+// containerStarted tells them of a container that was started, unless they were told of its end. It is called in the
+// container's lane.
+func (n *notifier) containerStarted(ctx context.Context, l *container) {
+	r := l.p.record()
+	if c := r.Container(l.id); n.plugins != nil && c != nil && !l.notified.hasEnded() {
+		n.note(ctx, ContainerStarted, r, c)
 	}
 }
 

@@ -168,7 +168,7 @@ func takeInventory(ctx context.Context, p *pod) error {
 		case found.State == runtime.Exited:
 			l.endedBy(*found.Exit)
 		case found.State == runtime.Running && c.State != sandbox.Running:
-			foundRunning(p, c.ID, found.StartedAt)
+			foundRunning(p, l, found.StartedAt)
 		case found.State == runtime.Created && c.State == sandbox.Starting && !c.StopAsked:
 			goOnStarting(p, l)
 		}
@@ -195,10 +195,11 @@ func goOnStarting(p *pod, l *container) {
 	})
 }
 
-// foundRunning finishes a start that the last daemon did not live to record.
-func foundRunning(p *pod, id sandbox.ID, since time.Time) {
-	_ = p.publish("container.running", func(r *sandbox.Record) error {
-		return r.Edit(id, func(c *sandbox.Container) error {
+// foundRunning finishes a start that the last daemon did not live to record. Plugins, which may have been shown the
+// container as it was recorded, are told in its lane, before they are told of its end. The adoption does not wait.
+func foundRunning(p *pod, l *container, since time.Time) {
+	err := p.publish("container.running", func(r *sandbox.Record) error {
+		return r.Edit(l.id, func(c *sandbox.Container) error {
 			if c.State == sandbox.Created {
 				if err := c.MoveTo(sandbox.Starting); err != nil {
 					return err
@@ -210,6 +211,15 @@ func foundRunning(p *pod, id sandbox.ID, since time.Time) {
 			}
 			return c.MoveTo(sandbox.Running)
 		})
+	})
+	if err != nil {
+		return
+	}
+	p.work.background(func(ctx context.Context) {
+		_ = l.lane.Do(l.work.ctx, ctx, op.Op{Kind: opCtrStart, Key: "found", Run: func(ctx context.Context) error {
+			l.notifier.containerStarted(ctx, l)
+			return nil
+		}})
 	})
 }
 
