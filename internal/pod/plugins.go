@@ -3,14 +3,15 @@ package pod
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
-	"reflect"
 	"slices"
 	"sync"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/fail"
@@ -260,11 +261,9 @@ func (n *notifier) adjusted(
 		return nil, err
 	}
 	sp.Version = spec.LowestVersion(sp)
-	var limits sandbox.Resources
-	if after := sp.Linux.Resources; after != nil && !sameLimits(before, after) {
-		if limits, err = sandbox.NewResources(merge(c.Limits(), criLimits(after))); err != nil {
-			return nil, err
-		}
+	limits, err := adjustedLimits(c, before, sp.Linux.Resources, l.bundle.Host)
+	if err != nil {
+		return nil, err
 	}
 	if limits.Get() == nil && sp.Linux.CgroupsPath == c.Cgroup {
 		return changes, nil
@@ -280,7 +279,58 @@ func (n *notifier) adjusted(
 	})
 }
 
-// copyLimits copies what sameLimits compares.
+// adjustedLimits are the limits of a container with what plugins have changed in its spec; none where they have changed
+// nothing. What no client could have asked for is refused: a client could change none of the limits later. Limits of
+// the handler's base, which are in the spec, too, are not judged, and are no limits of the container's.
+func adjustedLimits(
+	c *sandbox.Container, before, after *specs.LinuxResources, host spec.Host,
+) (none sandbox.Resources, err error) {
+	changed := changedLimits(criLimits(before), criLimits(after))
+	if proto.Size(changed) == 0 {
+		return none, nil
+	}
+	all := merge(c.Limits(), changed)
+	if _, _, err := spec.Resources(all, host); err != nil {
+		return none, fmt.Errorf("a limit that it sets is none that a client could ask for: %w: have it leave that out", err)
+	}
+	return sandbox.NewResources(all)
+}
+
+// changedLimits are those of after that differ from before.
+func changedLimits(before, after *runtimeapi.LinuxContainerResources) *runtimeapi.LinuxContainerResources {
+	out := &runtimeapi.LinuxContainerResources{Unified: maps.Clone(after.Unified)}
+	maps.DeleteFunc(out.Unified, func(k, v string) bool { was, ok := before.Unified[k]; return ok && was == v })
+	set := func(to *int64, was, now int64) {
+		if was != now {
+			*to = now
+		}
+	}
+	set(&out.CpuPeriod, before.CpuPeriod, after.CpuPeriod)
+	set(&out.CpuQuota, before.CpuQuota, after.CpuQuota)
+	set(&out.CpuShares, before.CpuShares, after.CpuShares)
+	if before.CpusetCpus != after.CpusetCpus {
+		out.CpusetCpus = after.CpusetCpus
+	}
+	if before.CpusetMems != after.CpusetMems {
+		out.CpusetMems = after.CpusetMems
+	}
+	memory := [2]int64{after.MemoryLimitInBytes, after.MemorySwapLimitInBytes}
+	if memory != [2]int64{before.MemoryLimitInBytes, before.MemorySwapLimitInBytes} { // one says nothing without the other
+		out.MemoryLimitInBytes, out.MemorySwapLimitInBytes = memory[0], memory[1]
+	}
+	pages := map[string]uint64{}
+	for _, h := range before.HugepageLimits {
+		pages[h.PageSize] = h.Limit
+	}
+	for _, h := range after.HugepageLimits {
+		if was, ok := pages[h.PageSize]; !ok || was != h.Limit {
+			out.HugepageLimits = append(out.HugepageLimits, h)
+		}
+	}
+	return out
+}
+
+// copyLimits copies what criLimits reads.
 func copyLimits(r *specs.LinuxResources) *specs.LinuxResources {
 	out := &specs.LinuxResources{HugepageLimits: slices.Clone(r.HugepageLimits), Unified: maps.Clone(r.Unified)}
 	if r.CPU != nil {
@@ -292,11 +342,6 @@ func copyLimits(r *specs.LinuxResources) *specs.LinuxResources {
 		out.Memory = &memory
 	}
 	return out
-}
-
-func sameLimits(a, b *specs.LinuxResources) bool {
-	return reflect.DeepEqual(a.CPU, b.CPU) && reflect.DeepEqual(a.Memory, b.Memory) &&
-		reflect.DeepEqual(a.HugepageLimits, b.HugepageLimits) && reflect.DeepEqual(a.Unified, b.Unified)
 }
 
 // criLimits are limits as CRI has them.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -254,5 +256,50 @@ func TestSpecHasTheLimitsInForce(t *testing.T) {
 	if err != nil || shares(sp) != 2 || *sp.Linux.Resources.CPU.Quota != 5000 ||
 		*sp.Linux.Resources.CPU.Period != 10000 {
 		t.Errorf("once it was changed: %+v, %v", sp, err)
+	}
+}
+
+// TestLimitsThatCannotBeRead has the record of an earlier release, which recorded whatever limits plugins set: commands
+// run all the same, and the spec is the one that the runtime was given, which has these limits.
+func TestLimitsThatCannotBeRead(t *testing.T) {
+	s, f, d := open(t)
+	limits, err := sandbox.NewResources(&runtimeapi.LinuxContainerResources{CpusetCpus: "0-15:2/4"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.record.Container("running").Resources = limits
+	if sp, err := s.RuntimeSpec("running"); err != nil || *sp.Linux.Resources.CPU.Shares != 2 {
+		t.Errorf("its spec: %+v, %v", sp, err)
+	}
+	if _, err := s.ExecSync(t.Context(), "running", []string{"true"}, 0); err != nil {
+		t.Errorf("a probe: %v", err)
+	}
+	if _, err := s.Session(t.Context(), "running", Session{Cmd: []string{"true"}}); err != nil {
+		t.Errorf("a session: %v", err)
+	}
+	if len(d.calls) != 2 {
+		t.Errorf("the driver was asked for %v", d.calls)
+	}
+}
+
+// TestLimitsOfTheBaseStay has limits in force beside those that the base of a handler has put into the spec.
+func TestLimitsOfTheBaseStay(t *testing.T) {
+	pages := func(size string, limit uint64) specs.LinuxHugepageLimit {
+		return specs.LinuxHugepageLimit{Pagesize: size, Limit: limit}
+	}
+	given := &specs.LinuxResources{
+		Unified:        map[string]string{"cgroup.max.depth": "3", "memory.high": "1"},
+		HugepageLimits: []specs.LinuxHugepageLimit{pages("1GB", 1), pages("2MB", 1)},
+	}
+	overlay(given, &specs.LinuxResources{
+		Unified:        map[string]string{"memory.high": "2"},
+		HugepageLimits: []specs.LinuxHugepageLimit{pages("2MB", 2), pages("64KB", 2)},
+	})
+	if want := map[string]string{"cgroup.max.depth": "3", "memory.high": "2"}; !maps.Equal(given.Unified, want) {
+		t.Errorf("%v, wanted %v", given.Unified, want)
+	}
+	want := []specs.LinuxHugepageLimit{pages("1GB", 1), pages("2MB", 2), pages("64KB", 2)}
+	if !slices.Equal(given.HugepageLimits, want) {
+		t.Errorf("%v, wanted %v", given.HugepageLimits, want)
 	}
 }

@@ -3,7 +3,9 @@ package session
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -27,16 +29,15 @@ func (s *Sessions) RuntimeSpec(id sandbox.ID) (*specs.Spec, error) {
 		return nil, fmt.Errorf("container %s: its runtime spec: %w", id, err)
 	}
 	if changed := c.Resources.Get(); changed != nil && sp.Linux != nil && sp.Linux.Resources != nil {
-		now, _, err := spec.Resources(changed, s.Host)
-		if err != nil {
-			return nil, fmt.Errorf("container %s: its limits: %w", id, err)
+		// Earlier releases recorded limits of plugins that are refused here. The spec that was given has them.
+		if now, _, err := spec.Resources(changed, s.Host); err == nil {
+			overlay(sp.Linux.Resources, now)
 		}
-		overlay(sp.Linux.Resources, now)
 	}
 	return &sp, nil
 }
 
-// overlay puts the limits in force over those that a runtime was given.
+// overlay puts the limits in force over those that a runtime was given. What they do not mention stays.
 func overlay(given, now *specs.LinuxResources) {
 	if now.CPU != nil {
 		if given.CPU == nil {
@@ -60,11 +61,18 @@ func overlay(given, now *specs.LinuxResources) {
 		over(&given.Memory.Swap, now.Memory.Swap)
 	}
 	over(&given.Pids, now.Pids)
-	if now.HugepageLimits != nil {
-		given.HugepageLimits = now.HugepageLimits
+	changed := map[string]bool{}
+	for _, h := range now.HugepageLimits {
+		changed[h.Pagesize] = true
 	}
-	if now.Unified != nil {
+	given.HugepageLimits = slices.DeleteFunc(given.HugepageLimits, func(h specs.LinuxHugepageLimit) bool {
+		return changed[h.Pagesize]
+	})
+	given.HugepageLimits = append(given.HugepageLimits, now.HugepageLimits...)
+	if given.Unified == nil {
 		given.Unified = now.Unified
+	} else {
+		maps.Copy(given.Unified, now.Unified)
 	}
 }
 
