@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -90,20 +91,28 @@ func (in *intake) imported(name string, id identity, images []image.Image, err e
 	in.dir.Log.Info("the images of an archive are there", "path", in.dir.pathOf(name), "images", len(images))
 }
 
-// readList reads a list. Of one that is partly wrong the rest is used.
+// readList reads a list. Of one that is partly wrong the rest is used. One that cannot be read is tried again, and what
+// it had before stays until then.
 func (in *intake) readList(name string, f *file, now time.Time) {
-	names, err := readWhole(in.dir.Path, name, f.identity, func(f *os.File) (listed, error) {
-		names, wrong := readNames(f)
-		return listed{names, wrong}, nil
+	l, err := readWhole(in.dir.Path, name, f.identity, func(f *os.File) (listed, error) {
+		names, wrong, err := readNames(f)
+		return listed{names, wrong}, err
 	})
 	if errors.Is(err, errUnsettled) {
 		f.due = now.Add(in.dir.pace.busy)
 		return
 	}
-	in.dir.tell(key{name, read}, in.dir.pathOf(name), errors.Join(err, names.wrong))
-	f.read, f.due = true, time.Time{}
-	if t := in.ledger.Files[name]; t == nil || t.identity != f.identity {
-		in.ledger.put(name, &taken{identity: f.identity, Names: names.names, Pulled: map[string]bool{}})
+	in.dir.tell(key{name, read}, in.dir.pathOf(name), errors.Join(err, l.wrong))
+	if err != nil {
+		f.failures++
+		f.due = in.dir.pace.retryAt(f.failures, err)
+		return
+	}
+	f.read, f.failures, f.due = true, 0, time.Time{}
+	t := in.ledger.Files[name]
+	// Of one that could not be read earlier releases have noted that it is empty.
+	if t == nil || t.identity != f.identity || !slices.Equal(t.Names, l.names) {
+		in.ledger.put(name, &taken{identity: f.identity, Names: l.names, Pulled: map[string]bool{}})
 	}
 }
 

@@ -15,17 +15,18 @@ import (
 )
 
 // readNames reads a list of images: a reference a line. What follows a # at the beginning of a line or after a space is
-// a comment. Lines that are no reference are told in err, and do not keep the others from being used.
-func readNames(r io.Reader) (names []string, err error) {
+// a comment. Lines that are no reference are told in wrong, and do not keep the others from being used. With err the
+// list could not be read.
+func readNames(r io.Reader) (names []string, wrong, err error) {
 	most := limit.PreloadList
 	text, err := io.ReadAll(io.LimitReader(r, most.Limit+1))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := most.Check(int64(len(text))); err != nil {
-		return nil, most.Exceeded()
+		return nil, most.Exceeded(), nil
 	}
-	var wrong []string
+	var bad []string
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	lines.Buffer(nil, len(text)+1)
 	seen := map[string]bool{}
@@ -42,7 +43,7 @@ func readNames(r io.Reader) (names []string, err error) {
 		}
 		ref, err := reference.Parse(line)
 		if err != nil {
-			wrong = append(wrong, fmt.Sprintf("line %d: %v", n, err))
+			bad = append(bad, fmt.Sprintf("line %d: %v", n, err))
 			continue
 		}
 		if name := ref.String(); !seen[name] {
@@ -50,14 +51,14 @@ func readNames(r io.Reader) (names []string, err error) {
 			names = append(names, name)
 		}
 	}
-	if len(wrong) > 0 {
+	if len(bad) > 0 {
 		more := ""
-		if len(wrong) > 3 {
-			wrong, more = wrong[:3], fmt.Sprintf("; and %d more lines", len(wrong)-3)
+		if len(bad) > 3 {
+			bad, more = bad[:3], fmt.Sprintf("; and %d more lines", len(bad)-3)
 		}
-		err = fail.New(errdefs.ErrInvalidArgument, "%s%s", strings.Join(wrong, "; "), more)
+		wrong = fail.New(errdefs.ErrInvalidArgument, "%s%s", strings.Join(bad, "; "), more)
 	}
-	return names, err
+	return names, wrong, nil
 }
 
 // hostOf is the registry of a name.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -161,6 +162,32 @@ func TestWrongFiles(t *testing.T) {
 	r.ok(os.Remove(r.path("empty.tar")))
 	r.problem(r.path("fifo.tar"), "")
 	r.problem(r.path("empty.tar"), "")
+}
+
+// TestListThatCannotBeRead has the kernel withhold a list for a while, in its second version. What was pinned by the
+// first one stays pinned, and the second one is read when it can be.
+func TestListThatCannotBeRead(t *testing.T) {
+	r := newRig(t)
+	r.put("l.txt", a+"\n"+b)
+	r.start()
+	r.has(a, b)
+	r.wantPins(a, b)
+	next := filepath.Join(t.TempDir(), "l.txt")
+	r.ok(os.WriteFile(next, []byte(a+"\n"+b+"\n"+c), 0o644))
+	held, err := os.OpenFile(next, os.O_RDWR, 0)
+	r.ok(err)
+	defer held.Close()
+	// Until its lease ends, whoever else opens the file without waiting gets EAGAIN.
+	_, err = unix.FcntlInt(held.Fd(), unix.F_SETLEASE, unix.F_WRLCK)
+	r.ok(err)
+	r.ok(os.Rename(next, r.path("l.txt")))
+	r.problem(r.path("l.txt"), unix.EAGAIN.Error())
+	time.Sleep(200 * time.Millisecond)
+	r.wantPins(a, b)
+	r.ok(held.Close())
+	r.has(a, b, c)
+	r.wantPins(c, a, b)
+	r.problem(r.path("l.txt"), "")
 }
 
 // TestSwappedFile puts a FIFO and a link into the place of a file after it was looked at.
