@@ -310,6 +310,9 @@ var (
 		Name: "connections for exec, attach and port-forward that use no address", Limit: 512,
 		Beyond: "ends the oldest of them",
 	})
+	MetricsConnections = define(Budget{
+		Name: "connections to metrics.address at once, each for one answer", Limit: 64, Beyond: waits,
+	})
 	Watchers = define(Budget{
 		Name: "clients that watch events over CRI at once, of which one process has half at most", Limit: 100,
 		Beyond: refused,

@@ -13,9 +13,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/net/netutil"
 	"google.golang.org/grpc/codes"
 
 	"berth/internal/fail"
+	"berth/internal/limit"
 )
 
 // Metrics are the daemon's own, for Prometheus. A nil one takes everything and keeps nothing.
@@ -141,7 +143,8 @@ func (w watched) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// Serve answers GET /metrics at address until ctx ends. It returns once it listens; wait waits for its end.
+// Serve answers GET /metrics at address until ctx ends. It returns once it listens; wait waits for its end. A connection
+// is for one answer, and as many as limit.MetricsConnections are accepted at once: the port may be open to all pods.
 func (m *Metrics) Serve(ctx context.Context, address string, log *slog.Logger) (at net.Addr, wait func(), err error) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
@@ -150,11 +153,12 @@ func (m *Metrics) Serve(ctx context.Context, address string, log *slog.Logger) (
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
 	s := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute,
-		IdleTimeout: 2 * time.Minute, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	s.SetKeepAlivesEnabled(false)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := s.Serve(netutil.LimitListener(l, int(limit.MetricsConnections.Limit))); !errors.Is(err, http.ErrServerClosed) {
 			log.Error("metrics are served no longer", "address", address, "error", err)
 		}
 	}()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"berth/internal/fail"
+	"berth/internal/limit"
 )
 
 func TestMetricsAreServed(t *testing.T) {
@@ -118,4 +120,46 @@ func TestErrorsAreTold(t *testing.T) {
 		}
 	}
 	t.Errorf("no metric counts the failure: %v", families)
+}
+
+// TestMetricsConnectionsAreBounded has clients that say nothing hold all connections that there may be. One more is
+// answered when one of them has gone, on a connection that ends with the answer.
+func TestMetricsConnectionsAreBounded(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	at, wait, err := NewMetrics("test").Serve(ctx, "127.0.0.1:0", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer wait()
+	defer cancel()
+	var silent []net.Conn
+	for range limit.MetricsConnections.Limit {
+		c, err := net.Dial("tcp", at.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		silent = append(silent, c)
+	}
+	answer := make(chan *http.Response, 1)
+	go func() {
+		resp, err := http.Get("http://" + at.String() + "/metrics")
+		if err != nil {
+			t.Error(err)
+		}
+		answer <- resp
+	}()
+	select {
+	case <-answer:
+		t.Error("one more is answered")
+	case <-time.After(300 * time.Millisecond):
+	}
+	if err := silent[0].Close(); err != nil {
+		t.Error(err)
+	}
+	if resp := <-answer; resp == nil || !resp.Close || resp.StatusCode != http.StatusOK {
+		t.Errorf("the answer is %+v", resp)
+	} else {
+		_ = resp.Body.Close()
+	}
 }
