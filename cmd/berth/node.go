@@ -50,9 +50,11 @@ type node struct {
 	supervisor *supervisor.Supervisor
 	metrics    *telemetry.Metrics // nil unless they are served
 	flusher    *record.Flusher
-	groups     groups
-	facts      host.Facts
-	monitor    string
+	// imageFlusher is for records of images, which may be on a disk of their own: one that hangs holds up no other's.
+	imageFlusher *record.Flusher
+	groups       groups
+	facts        host.Facts
+	monitor      string
 
 	confinement confinement
 	driver      *runtime.Runtime
@@ -92,9 +94,10 @@ func newNode(cfg *config.Config) *node {
 	n.callers = newCallers(cfg.Limits, n.log)
 	n.supervisor = supervisor.FromEnvironment()
 	n.supervisor.Log = n.log
-	n.flusher = &record.Flusher{Failed: func(path string, err error) {
+	failed := func(path string, err error) {
 		n.log.Warn("a record could not be made durable; it is tried again", "path", path, "error", err)
-	}}
+	}
+	n.flusher, n.imageFlusher = &record.Flusher{Failed: failed}, &record.Flusher{Failed: failed}
 	return n
 }
 
@@ -120,6 +123,7 @@ func (n *node) open(ctx context.Context) error {
 	}
 	n.openCRI()
 	n.background.run(n.flusher.Run)
+	n.background.run(n.imageFlusher.Run)
 	n.background.run(func(context.Context) {
 		if err := n.streams.Serve(); err != nil {
 			n.log.Error("exec, attach and port-forward are not served any more: restart the daemon", "error", err)
@@ -216,7 +220,7 @@ func (n *node) openImages(context.Context) (err error) {
 		return err
 	}
 	if n.images, err = image.Open(n.imageConfig(n.cfg)); err == nil {
-		n.preload.store, n.preload.dirty, n.preload.log = n.images, n.flusher.Dirty, n.log
+		n.preload.store, n.preload.dirty, n.preload.log = n.images, n.imageFlusher.Dirty, n.log
 		n.preload.open(n.cfg)
 	}
 	return err
@@ -264,7 +268,7 @@ func (n *node) imageConfig(cfg *config.Config) image.Config {
 		FirstByteTimeout: c.FirstByteTimeout.Duration, ForeignLayerURLs: c.ForeignLayerURLs,
 		Possession: c.Possession, Gunzip: n.gunzip, Unpackers: asCrew(n.crew),
 		PullSeen: n.metrics.Pull,
-		Verifier: verifierOf(n, cfg.Verifier), Dirty: n.flusher.Dirty, Logger: n.log, BootID: n.facts.BootID,
+		Verifier: verifierOf(n, cfg.Verifier), Dirty: n.imageFlusher.Dirty, Logger: n.log, BootID: n.facts.BootID,
 		InUse: func() (map[string]struct{}, bool) { return n.pods.Catalog.Layers() },
 	}
 }
