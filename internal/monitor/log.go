@@ -163,6 +163,7 @@ func (w *logWriter) bringBatch(s *source, b *buffer, flush bool) bool {
 		}
 		room = w.limit.allows(bufferSize)
 	}
+	w.file.look(at)
 	notice := w.file.notice(b[:0:room], at)
 	entries, used := appendEntries(notice, piece, at, s.n, flush)
 	if used == 0 {
@@ -199,6 +200,7 @@ func commit(w *logWriter, s *source, used int, entries []byte, notice int, at ti
 func commitNotice(w *logWriter, at time.Time) {
 	b := w.m.takeBuffer()
 	defer w.m.giveBuffer(b)
+	w.file.look(at)
 	notice := w.file.notice(b[:0], at)
 	commit(w, w.sources[1], 0, notice, len(notice), at)
 }
@@ -294,6 +296,9 @@ func (w *logWriter) finish() {
 	w.over = true
 	w.mu.Unlock()
 	w.takeNext()
+	if w.file != nil {
+		w.file.tryAgain(time.Now())
+	}
 	w.limit.stop()
 	switch {
 	case w.owing:
@@ -344,7 +349,6 @@ func pay(w *logWriter) {
 func lastWord(w *logWriter) bool {
 	w.writing.Lock()
 	defer w.release()
-	w.file.tryAgain(time.Now())
 	commitNotice(w, time.Now())
 	if w.file.owed() {
 		return false
@@ -420,15 +424,8 @@ func (w *logWriter) use(f *logFile) error {
 	return nil
 }
 
-// takeNext makes the next log the log, and tries to open one that could not be opened. With writing held.
+// takeNext makes the next log the log. With writing held.
 func (w *logWriter) takeNext() {
-	adopt(w)
-	if w.file != nil {
-		w.file.tryAgain(time.Now()) // a disk that hangs may hold it up
-	}
-}
-
-func adopt(w *logWriter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.next == nil {

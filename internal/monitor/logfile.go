@@ -178,6 +178,13 @@ func unopened(l *wire.Log, open func(*wire.Log) (*logFile, error), err error) *l
 	}
 }
 
+// look looks at the log before something is written to it, so that it goes to the file that has the log's name: see
+// tryAgain. A disk that hangs may hold it up.
+func (l *logFile) look(at time.Time) {
+	l.sizeAt(at)
+	l.tryAgain(at)
+}
+
 // tryAgain opens a log that could not be opened, if it can be now, and one that has no name any more, if another file
 // has it. A kubelet renames the old log back when a reopening has failed, and may take one for failed that has not.
 func (l *logFile) tryAgain(at time.Time) {

@@ -1,8 +1,10 @@
 package monitor
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,8 +41,7 @@ func TestLogsThatAreRemoved(t *testing.T) {
 	look := func(at time.Time) {
 		for _, f := range logs {
 			f.sized = time.Time{}
-			f.sizeAt(at)
-			f.tryAgain(at)
+			f.look(at)
 		}
 	}
 	at := time.Now().Add(2 * openPause)
@@ -59,4 +60,42 @@ func TestLogsThatAreRemoved(t *testing.T) {
 		}
 		f.close()
 	}
+}
+
+// TestFirstLineAfterALogIsReplaced renames another file over the log of a container that says a line now and then, as a
+// kubelet does which takes a reopening for failed: each line is in the file that has the log's name by then.
+func TestFirstLineAfterALogIsReplaced(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "log")
+	m := &Monitor{spare: make(chan *buffer, 1)}
+	w := &logWriter{m: m, ctr: "c1", opening: make(chan struct{}, 1)}
+	j, err := makeJournal(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.keep(j)
+	if err := w.to(&wire.Log{Dir: dir, Path: "log"}); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 3 {
+		line := fmt.Sprintf("line %d\n", n)
+		s := w.sources[1]
+		at := s.taken.Load()
+		copy(j.mem[at:], line)
+		j.head.taken[s.i][s.side] = at + int64(len(line))
+		s.taken.Store(at + int64(len(line)))
+		w.taken()
+		if got, err := os.ReadFile(path); err != nil || !strings.HasSuffix(string(got), " stdout F "+line) {
+			t.Errorf("the log ends with %q, and not with %q: %v", got, line, err)
+		}
+		if err := os.WriteFile(path+".old", nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+".old", path); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(sizeTime + 10*time.Millisecond)
+		w.file.tried = time.Time{} // in a while
+	}
+	w.shut()
 }
