@@ -213,8 +213,8 @@ type subgroup struct {
 // that one; where the runtime leaves the cgroup2 hierarchy alone, the exec stays in the group it was born into.
 func newSubgroup(c *container, name string, born *cgroup.Group) subgroup {
 	s := subgroup{groups: []*cgroup.Group{born}}
-	root, controller := execRoot(c)
-	if root == "" {
+	root, controller, err := execRoot(c)
+	if root == "" || err != nil {
 		return s
 	}
 	group, err := cgroup.Make(root, name)
@@ -227,36 +227,46 @@ func newSubgroup(c *container, name string, born *cgroup.Group) subgroup {
 }
 
 // execRoot is the container's own cgroup, below which a runtime is told to put an exec, and the controller's name
-// before that path where it is one of v1. "" is that an exec stays where it is born.
-func execRoot(c *container) (root, controller string) {
+// before that path where it is one of v1. "" is that an exec stays where it is born. The error is a lack that keeps
+// from looking.
+func execRoot(c *container) (root, controller string, err error) {
 	cgroup2 := c.groups.tracked()
 	own := strings.TrimPrefix(c.m.group(c.id), c.m.cfg.Tracking)
 	if strings.HasPrefix(cgroup2, own+"/") {
-		return "", ""
+		return "", "", nil
 	}
 	root = c.m.cfg.Tracking + cgroup2
 	if c.m.cfg.Tracking != "/sys/fs/cgroup" {
-		path, err := cgroup.PathOf(c.process.PID, "pids")
+		path, err := pathOf(c.process.PID, "pids")
+		if wire.Lacks(err) {
+			return "", "", err
+		}
 		if err != nil {
-			return "", ""
+			return "", "", nil
 		}
 		// its first process may be further down
 		root, controller = ownedBy(filepath.Join("/sys/fs/cgroup/pids", path), c.id), "pids:"
 	}
 	if !strings.Contains(root, c.id) {
-		return "", ""
+		return "", "", nil
 	}
-	return root, controller
+	return root, controller, nil
 }
 
 // takeOverExecs counts the execs of the last monitor, so that no other gets the name of one, and kills those that were
 // under way, which have a log: no client is left to be told of their end, and no monitor keeps their time. What an exec
 // that had ended has left lives on, and its number is free when that has ended, too.
-func takeOverExecs(c *container) {
-	root, _ := execRoot(c)
+func takeOverExecs(c *container) error {
+	root, _, err := execRoot(c)
+	if err != nil {
+		return err
+	}
 	numbers := map[int]bool{}
 	for _, dir := range []string{c.dir, c.m.group(c.id), root} {
-		entries, _ := os.ReadDir(dir)
+		entries, err := readDir(dir)
+		if wire.Lacks(err) {
+			return fmt.Errorf("find its execs: %w", err)
+		}
 		for _, e := range entries {
 			number, _, _ := strings.Cut(strings.TrimPrefix(e.Name(), execPrefix), ".")
 			if n, err := strconv.Atoi(number); err == nil && strings.HasPrefix(e.Name(), execPrefix) {
@@ -280,6 +290,7 @@ func takeOverExecs(c *container) {
 			c.execs.remove(n, groups)
 		}()
 	}
+	return nil
 }
 
 // endExec kills an exec that the last monitor had under way.
@@ -287,10 +298,12 @@ func endExec(c *container, name string, groups []*cgroup.Group) {
 	inside := filepath.Join(c.dir, name+execInside)
 	c.first().endExec(inside)
 	for _, g := range groups {
-		err := vacate(g)
-		if err == nil {
-			err = g.Remove()
-		}
+		err := patiently(func() error {
+			if err := vacate(g); err != nil {
+				return err
+			}
+			return g.Remove()
+		})
 		if err != nil {
 			logf("end %s of %s, which the last monitor had under way: %v", name, c.id, err)
 		}

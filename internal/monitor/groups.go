@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"berth/internal/cgroup"
+	"berth/internal/monitor/wire"
 )
 
 // groups are the cgroups in which processes of a container may be.
@@ -24,15 +25,29 @@ type groups struct {
 }
 
 // follow notes in which tracking group a process of the container is. known is what was noted before it was started,
-// "" where nothing was: a process that runs may have moved into a group below its container's.
-func (g *groups) follow(pid int, known string) {
+// "" where nothing was: a process that runs may have moved into a group below its container's. The error is a lack that
+// keeps from looking.
+func (g *groups) follow(pid int, known string) error {
 	path := known
 	if path == "" {
-		path, _ = cgroup.PathOf(pid, "")
+		var err error
+		if path, err = pathOf(pid, ""); wire.Lacks(err) {
+			return err
+		}
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.cgroup2 = path
+	return nil
+}
+
+// pathOf is cgroup.PathOf, patiently.
+func pathOf(pid int, controller string) (path string, err error) {
+	err = patiently(func() error {
+		path, err = cgroup.PathOf(pid, controller)
+		return err
+	})
+	return path, err
 }
 
 func (g *groups) tracked() string {

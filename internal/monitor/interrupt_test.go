@@ -34,6 +34,12 @@ const goOnWithCall = 1 // SECCOMP_USER_NOTIF_FLAG_CONTINUE
 // many did.
 func failing(t *testing.T, call uint32, errno unix.Errno, times int, do func()) (failed int) {
 	t.Helper()
+	return failingFrom(t, call, errno, 0, times, do)
+}
+
+// failingFrom is failing, and lets so many calls pass first.
+func failingFrom(t *testing.T, call uint32, errno unix.Errno, from, times int, do func()) (failed int) {
+	t.Helper()
 	listener, begun, done := make(chan int), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -62,7 +68,7 @@ func failing(t *testing.T, call uint32, errno unix.Errno, times int, do func()) 
 	}
 	defer unix.Close(fd)
 	close(begun)
-	for {
+	for passed := 0; ; {
 		select {
 		case <-done:
 			return failed
@@ -78,7 +84,10 @@ func failing(t *testing.T, call uint32, errno unix.Errno, times int, do func()) 
 			continue // a signal has taken it back
 		}
 		a := answered{id: n.id, flags: goOnWithCall}
-		if failed < times {
+		switch {
+		case passed < from:
+			passed++
+		case failed < times:
 			a = answered{id: n.id, errno: -int32(errno)}
 		}
 		if _, _, err := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SECCOMP_IOCTL_NOTIF_SEND,
@@ -117,14 +126,16 @@ func TestInterruptedBySignals(t *testing.T) {
 	f.close()
 }
 
-// TestSoundJournalThatCannotBeOpened has a monitor that takes over lack memory just when it opens a journal: it goes on
+// TestSoundJournalThatCannotBeOpened has a monitor that takes over lack memory while it opens a journal: it goes on
 // without it, and the next one finds in there what had been taken. One that no release reads is made anew.
 func TestSoundJournalThatCannotBeOpened(t *testing.T) {
 	m := &Monitor{cfg: Config{Dir: t.TempDir()}, pace: &pace{}}
 	takeUp := func() *container {
 		c := m.newContainer("c1", wire.Bundle{Terminal: true})
 		c.state = wire.Running
-		takeStreams(c)
+		if _, err := takeStreams(c); err != nil {
+			t.Error(err)
+		}
 		return c
 	}
 	dir := m.dir("c1")
@@ -141,7 +152,7 @@ func TestSoundJournalThatCannotBeOpened(t *testing.T) {
 	j.close()
 
 	var c *container
-	if n := failing(t, unix.SYS_FALLOCATE, unix.ENOMEM, 1, func() { c = takeUp() }); n != 1 {
+	if n := failing(t, unix.SYS_FALLOCATE, unix.ENOMEM, openTries, func() { c = takeUp() }); n != openTries {
 		t.Fatalf("%d calls have failed", n)
 	}
 	if j := c.out.log.journal; j == nil || j.fd >= 0 {

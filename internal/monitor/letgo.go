@@ -112,7 +112,7 @@ func stillWaits(c *container) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), startGrace)
 	_ = group.WaitEmpty(ctx)
 	cancel()
-	if err := vacate(group); err != nil {
+	if err := patiently(func() error { return vacate(group) }); err != nil {
 		logf("end the start of %s by another monitor: %v", c.id, err)
 	}
 	_ = group.Remove()

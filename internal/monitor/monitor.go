@@ -63,7 +63,9 @@ func Run(cfg Config) error {
 	if err := m.introduce(); err != nil {
 		return err
 	}
-	m.takeOver()
+	if err := m.takeOver(); err != nil {
+		return err
+	}
 	takeOwed(m)
 	go m.reaper.run()
 	go m.accept()

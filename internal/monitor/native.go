@@ -3,7 +3,6 @@ package monitor
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,9 +27,6 @@ type native struct {
 
 // inheritTime is how long a monitor that takes over waits for a daemon to hand it the pidfd of a process that is gone.
 const inheritTime = 10 * time.Second
-
-// findAgain is when a monitor that has no descriptor left looks once more for a process.
-const findAgain = 500 * time.Millisecond
 
 func newNative(c *container) *native { return &native{c: c, pidfd: noFile} }
 
@@ -66,11 +62,7 @@ func openProcess(pid int) (fd int, err error) {
 
 // readPid reads, patiently, the pid that a runtime has written to a file.
 func readPid(path string) (pid int, err error) {
-	var data []byte
-	err = patiently(func() error {
-		data, err = os.ReadFile(path)
-		return err
-	})
+	data, err := readFile(path)
 	if err != nil {
 		return 0, err
 	}
@@ -93,7 +85,10 @@ func claimChild(c *container, pid int) error {
 	default:
 		return fmt.Errorf("hold the container's process: pidfd_open: %w", err)
 	}
-	c.groups.follow(pid, "")
+	if err := c.groups.follow(pid, ""); err != nil {
+		n.close()
+		return err
+	}
 	if err := c.born(p, n, ""); err != nil {
 		return err
 	}
@@ -162,36 +157,47 @@ func (n *native) execArgs(string) []string { return nil }
 func (n *native) endExec(string) {}
 
 // takeOver holds a process that another monitor has left, while it lives.
-func (n *native) takeOver() {
+func (n *native) takeOver() (begin func(), err error) {
 	c := n.c
 	fd, err := n.find()
+	if wire.Lacks(err) {
+		return nil, fmt.Errorf("hold its process: %w", err)
+	}
 	if err != nil {
 		if err != unix.ESRCH {
 			logf("take over %s: pidfd_open: %v", c.id, err)
 		}
 		c.oom.watchLeft(c.bundle.Cgroups, c.id)
-		go n.awaitInheritance()
-		return
+		return func() { go n.awaitInheritance() }, nil
 	}
-	c.groups.follow(c.process.PID, c.bundle.Tracked)
+	n.pidfd = fd
+	if err := c.groups.follow(c.process.PID, c.bundle.Tracked); err != nil {
+		return nil, err
+	}
 	if c.state == wire.Created { // it is noted with the start
 		c.bundle.Tracked = c.groups.tracked()
 	}
 	if c.oom = watchOOM(c.process.PID, c.id, ""); !c.oom.whole { // its process may have ended, which is in no cgroup then
 		c.oom.watchLeft(c.bundle.Cgroups, c.id)
 	}
-	n.pidfd = fd
-	takeOverExecs(c)
-	go n.watch(fd)
+	if err := takeOverExecs(c); err != nil {
+		return nil, err
+	}
+	return func() { go n.watch(fd) }, nil
 }
 
-// find opens the process by its pid. The error is ESRCH when it is gone, or another process has its pid by now.
+// find opens the process by its pid, patiently. The error is ESRCH when it is gone, or another process has its pid by
+// now.
 func (n *native) find() (pidfd int, err error) {
 	fd, err := openProcess(n.c.process.PID)
 	if err != nil {
 		return noFile, err
 	}
-	at, err := proc.Start(n.c.process.PID)
+	var at uint64
+	err = patiently(func() error {
+		at, err = proc.Start(n.c.process.PID)
+		return err
+	})
 	if err == nil && at == n.c.process.StartTime {
 		return fd, nil
 	}
@@ -223,23 +229,10 @@ func (n *native) awaitInheritance() {
 	n.unseen()
 }
 
-// unseen reports that the end of the process was not seen, unless there is a pidfd that tells. The process may live: a
-// monitor that has no descriptor left can take over none, until it has one.
+// unseen reports that the end of the process was not seen, unless there is a pidfd that tells.
 func (n *native) unseen() {
-	for !n.held() && n.c.alive() {
-		fd, err := n.find()
-		switch {
-		case err == nil && n.hold(fd):
-			n.watch(fd)
-			return
-		case err == nil:
-			_ = unix.Close(fd)
-		case wire.Lacks(err):
-			time.Sleep(findAgain)
-		default:
-			n.c.ended(unknownExit())
-			return
-		}
+	if !n.held() && n.c.alive() {
+		n.c.ended(unknownExit())
 	}
 }
 

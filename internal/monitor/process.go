@@ -17,9 +17,9 @@ type process interface {
 	execArgs(inside string) []string
 	// endExec kills what is left of such an exec.
 	endExec(inside string)
-	// takeOver takes up a process that another monitor has left, whose end no monitor has seen. It is called once,
-	// first.
-	takeOver()
+	// takeOver takes up a process that another monitor has left, whose end no monitor has seen, and returns what begins
+	// then. It is called once, first. The error says what this monitor lacks for that.
+	takeOver() (begin func(), err error)
 	// inherit takes what the daemon has held of the container while no monitor was there, and closes what is not needed.
 	inherit(fds []int) error
 	// close lets go of what is held of the process.

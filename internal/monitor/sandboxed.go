@@ -40,6 +40,9 @@ const (
 	sayLimit = 16 << 10
 )
 
+// findAgain is when a monitor that lacks what it takes to run the runtime's wait tries that once more.
+const findAgain = 500 * time.Millisecond
+
 // A wait that fails while the sandbox lives is tried again after a pause that doubles, so often: most of a minute in
 // all. One that has lasted is no failure of the ones before it.
 const (
@@ -51,19 +54,22 @@ const (
 )
 
 // takeOver takes up a guest that another monitor has left.
-func (s *sandboxed) takeOver() {
+func (s *sandboxed) takeOver() (begin func(), err error) {
 	s.c.oom = watchOOM(s.c.process.PID, s.c.id, s.c.bundle.Sandbox)
-	takeOverExecs(s.c)
-	if s.c.state != wire.Running {
-		return
+	if err := takeOverExecs(s.c); err != nil {
+		return nil, err
 	}
-	go func() {
+	if s.c.state != wire.Running {
+		return nothing, nil
+	}
+	wait := func() {
 		old := cgroup.At(filepath.Join(s.c.m.group(s.c.id), waitGroup)) // where the other monitor's wait goes on
-		if err := errors.Join(vacate(old), old.Remove()); err != nil {
+		if err := patiently(func() error { return errors.Join(vacate(old), old.Remove()) }); err != nil {
 			logf("end the wait for %s: %v", s.c.id, err)
 		}
 		s.watch()
-	}()
+	}
+	return func() { go wait() }, nil
 }
 
 // inherit takes the terminal's master; the pidfd beside it is the sandbox's.
@@ -243,15 +249,16 @@ func (s *sandboxed) execArgs(inside string) []string { return []string{"--intern
 // endExec kills what is left of an exec in the sandbox, as far as it has stayed in the process group that the runtime
 // gave it. It returns when no such process is known.
 func (s *sandboxed) endExec(pidPath string) {
-	data, err := os.ReadFile(pidPath)
+	data, err := readFile(pidPath)
 	if err != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeoutCause(context.Background(), goneTimeout, errTimeout)
 	defer cancel()
 	group := strings.TrimSpace(string(data))
-	if err := s.call(ctx, s.next("kill"), noFiles, "kill", "--pgid", group, s.c.id,
-		strconv.Itoa(int(unix.SIGKILL))); err != nil && !s.c.over() {
+	if err := patiently(func() error {
+		return s.call(ctx, s.next("kill"), noFiles, "kill", "--pgid", group, s.c.id, strconv.Itoa(int(unix.SIGKILL)))
+	}); err != nil && !s.c.over() {
 		logf("kill an exec in %s: %v", s.c.id, err)
 	}
 }

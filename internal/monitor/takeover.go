@@ -2,6 +2,8 @@ package monitor
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -11,46 +13,115 @@ import (
 	"berth/internal/monitor/wire"
 )
 
-// takeOver takes up what a monitor of the same directory has left when it was killed.
-func (m *Monitor) takeOver() {
-	entries, err := os.ReadDir(filepath.Join(m.cfg.Dir, "c"))
+// takeOver takes up what a monitor of the same directory has left when it was killed. What it lacks for that, such as
+// descriptors, it waits for. The error says that it was in vain: this monitor must end then, because a container that
+// is taken up in part stays so. The daemon starts the next one after a pause. So nothing is begun, such as to take
+// output, before everything is held.
+func (m *Monitor) takeOver() error {
+	entries, err := readDir(filepath.Join(m.cfg.Dir, "c"))
 	if err != nil {
-		return
+		return fmt.Errorf("take over: %w", err)
 	}
+	var begins []func()
 	for _, e := range entries {
-		c := m.newContainer(e.Name(), wire.Bundle{})
-		if readJSON(filepath.Join(c.dir, pidFile), &c.process) != nil {
-			continue // never created: the daemon undoes it
-		}
-		if err := readJSON(filepath.Join(c.dir, bundleFile), &c.bundle); err != nil {
-			logf("take over %s: %v", c.id, err)
+		if !e.IsDir() {
 			continue
 		}
-		c.groups.named = c.bundle.Cgroups
-		if c.bundle.Sandbox != "" {
-			c.how = &sandboxed{c: c}
+		begin, err := takeUp(m, e.Name())
+		if err != nil {
+			return fmt.Errorf("take over %s: %w", e.Name(), err)
 		}
-		m.containers[c.id] = c
-		takeOver(c)
+		begins = append(begins, begin)
 	}
+	for _, begin := range begins {
+		begin()
+	}
+	return nil
+}
+
+// nothing is what begins for a container of which nothing goes on.
+func nothing() {}
+
+// takeUp takes up one container, if there is one of that name, and returns what begins then.
+func takeUp(m *Monitor, id string) (begin func(), err error) {
+	c := m.newContainer(id, wire.Bundle{})
+	there, err := c.read(pidFile, &c.process)
+	if !there || err != nil {
+		return nothing, err // never created: the daemon undoes it
+	}
+	there, err = c.read(bundleFile, &c.bundle)
+	if err != nil {
+		return nil, err
+	}
+	if !there {
+		logf("take over %s: it is left out, without a bundle that says what it is", id)
+		return nothing, nil
+	}
+	c.groups.named = c.bundle.Cgroups
+	if c.bundle.Sandbox != "" {
+		c.how = &sandboxed{c: c}
+	}
+	m.containers[id] = c
+	return takeOver(c)
+}
+
+// read reads one of the container's files, and reports whether it is there. One that makes no sense is not: it makes
+// none for the next monitor either.
+func (c *container) read(name string, v wire.Object) (there bool, err error) {
+	err = readJSON(filepath.Join(c.dir, name), v)
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, os.ErrNotExist):
+		return false, nil
+	case errors.As(err, new(*fs.PathError)):
+		return false, err
+	}
+	logf("take over %s: %s: %v", c.id, name, err)
+	return false, nil
 }
 
 func readJSON(path string, v wire.Object) error {
-	data, err := os.ReadFile(path)
+	data, err := readFile(path)
 	if err != nil {
 		return err
 	}
 	return wire.Decode(data, v)
 }
 
-// takeOver takes up a container that another monitor has left. Nobody else has it yet.
-func takeOver(c *container) {
+// readFile reads a file, patiently.
+func readFile(path string) (data []byte, err error) {
+	err = patiently(func() error {
+		data, err = os.ReadFile(path)
+		return err
+	})
+	return data, err
+}
+
+// readDir lists a directory, patiently. One that is not there is empty.
+func readDir(path string) (entries []os.DirEntry, err error) {
+	err = patiently(func() error {
+		entries, err = os.ReadDir(path)
+		return err
+	})
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	return entries, err
+}
+
+// takeOver takes up a container that another monitor has left, and returns what begins then. Nobody else has it yet.
+func takeOver(c *container) (begin func(), err error) {
 	c.state = wire.Created
 	if c.bundle.Started > 0 && !stillWaits(c) {
 		c.state, c.started = wire.Running, time.Unix(0, c.bundle.Started)
 	}
 	var exit wire.Exit
-	if readJSON(filepath.Join(c.dir, exitFile), &exit) == nil {
+	ended, err := c.read(exitFile, &exit)
+	if err != nil {
+		return nil, err
+	}
+	if ended {
 		c.ending = true
 		if !exit.Draining {
 			c.state, c.exit = wire.Exited, &exit
@@ -59,40 +130,54 @@ func takeOver(c *container) {
 			exit.OOMKilled = c.oom.explains(exit)
 		}
 	}
-	takeStreams(c)
-	if c.ending {
-		if exit.Draining {
-			go finish(c, exit)
-		}
-		return
+	take, err := takeStreams(c)
+	if err != nil {
+		return nil, err
 	}
-	c.how.takeOver()
+	watch := nothing
+	switch {
+	case exit.Draining:
+		watch = func() { go finish(c, exit) }
+	case !c.ending:
+		if watch, err = c.how.takeOver(); err != nil {
+			return nil, err
+		}
+	}
+	return func() { take(); watch() }, nil
 }
 
-// takeStreams opens our ends of the FIFOs again; who has held them open meanwhile is the container, and the daemon. Of
-// one whose output has ended nothing is left to take.
-func takeStreams(c *container) {
-	j, err := openJournal(c.dir)
+// takeStreams opens our ends of the FIFOs again; who has held them open meanwhile is the container, and the daemon. It
+// returns what begins to take from them. Of one whose output has ended nothing is left to take.
+func takeStreams(c *container) (begin func(), err error) {
+	var j *journal
+	err = patiently(func() (err error) {
+		j, err = openJournal(c.dir)
+		return err
+	})
 	if errors.Is(err, os.ErrNotExist) && c.state == wire.Exited {
-		return
+		return nothing, nil
 	}
 	if err != nil {
 		if j, err = anotherJournal(c, err); err != nil {
-			logf("take over %s: its output is not read: %v", c.id, err)
-			return
+			return nil, fmt.Errorf("take up its output: %w", err)
 		}
 	}
 	c.out.log.keep(j)
 	if !c.bundle.Terminal { // its master comes from the daemon
-		openAgain(c)
+		if err := openAgain(c); err != nil {
+			return nil, err
+		}
 	}
-	if c.state != wire.Created { // else start begins to read
+	if c.state == wire.Created { // start begins to read
+		return nothing, nil
+	}
+	return func() {
 		c.out.log.takeUp(c.bundle.Log)
 		c.out.resume()
 		if c.state == wire.Exited && c.bundle.Terminal { // and its master may not come any more
 			go goOn(c.out.log)
 		}
-	}
+	}, nil
 }
 
 // anotherJournal makes the journal of a container whose own could not be opened. One that cannot be opened just now, as
@@ -111,16 +196,26 @@ func anotherJournal(c *container, why error) (j *journal, err error) {
 	return memoryJournal()
 }
 
-// openAgain opens our ends of the FIFOs.
-func openAgain(c *container) {
-	for n := 1; n <= 2; n++ {
-		if err := c.out.open(n, filepath.Join(c.dir, streamNames[n])); err != nil {
-			logf("take over %s of %s: %v", streamNames[n], c.id, err)
+// openAgain opens our ends of the FIFOs, patiently.
+func openAgain(c *container) error {
+	for n, name := range streamNames {
+		if n == 0 && (!c.bundle.Stdin || c.bundle.StdinClosed) {
+			continue
+		}
+		path := filepath.Join(c.dir, name)
+		err := patiently(func() (err error) {
+			if n > 0 {
+				return c.out.open(n, path)
+			}
+			c.stdin, err = unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+			return err
+		})
+		switch {
+		case errors.Is(err, os.ErrNotExist): // removed with the container, or by somebody
+			logf("take over %s of %s: %v", name, c.id, err)
+		case err != nil:
+			return fmt.Errorf("open FIFO %s: %w", path, err)
 		}
 	}
-	if c.bundle.Stdin && !c.bundle.StdinClosed {
-		if fd, err := unix.Open(filepath.Join(c.dir, "stdin"), unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
-			c.stdin = fd
-		}
-	}
+	return nil
 }

@@ -6,7 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -129,6 +131,72 @@ func TestRunDirectoryIsGone(t *testing.T) {
 				r, c, err := b.Catalog.GetContainer(ctr)
 				return err == nil && r.State == sandbox.Stopped && c.State == sandbox.Exited && c.Message != ""
 			})
+		})
+	}
+}
+
+// partial is a driver whose monitor has left out of its inventory what has none in known.
+type partial struct {
+	missing
+	known atomic.Pointer[runtime.Inventory]
+}
+
+func (d *partial) Adopt(context.Context, string) (runtime.Inventory, error) {
+	return *d.known.Load(), nil
+}
+
+// TestMonitorThatDoesNotKnowAContainer adopts a pod whose monitor lacked something when it took over, and left out a
+// container and the one that stands for the pod. While their processes live they run on, and the monitor is asked
+// again. Where they are gone the container has ended, as has the pod.
+func TestMonitorThatDoesNotKnowAContainer(t *testing.T) {
+	for name, lives := range map[string]bool{"alive": true, "gone": false} {
+		t.Run(name, func(t *testing.T) {
+			b := open(t)
+			b.cfg.Bundle.Init = "/bin/true"
+			d := &partial{missing: missing{driver: b.drv, process: sleeper(t, true)}}
+			d.known.Store(&runtime.Inventory{})
+			b.cfg.Runtime = d
+			b.reopen(t)
+			cfg := podConfig("a")
+			cfg.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD // so that it has an init
+			id, err := b.Run(t.Context(), cfg, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctr, err := b.Create(t.Context(), id, containerConfig("c"))
+			if err == nil {
+				err = b.Start(t.Context(), ctr)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			now := func(state, of sandbox.State) bool {
+				r, c, err := b.Catalog.GetContainer(ctr)
+				return err == nil && c.State == state && r.State == of
+			}
+			if p := d.process; !lives {
+				if err := unix.Kill(p.PID, unix.SIGKILL); err != nil {
+					t.Fatal(err)
+				}
+				wait(t, "its process has ended", func() bool { return !process.Alive(p.PID, p.StartTime) })
+			}
+			b.reopen(t)
+			if !lives {
+				wait(t, "both have ended", func() bool { return now(sandbox.Exited, sandbox.Stopped) })
+				return
+			}
+			time.Sleep(10 * b.cfg.Retry.Max) // it is asked again and again
+			if !now(sandbox.Running, sandbox.Ready) {
+				t.Fatal("what runs is said to have ended")
+			}
+			d.known.Store(&runtime.Inventory{Containers: map[string]runtime.Found{
+				string(id):  {State: runtime.Running},
+				string(ctr): {State: runtime.Exited, Exit: &runtime.Exit{Code: 7}},
+			}})
+			wait(t, "the exit that the next monitor knows", func() bool { return now(sandbox.Exited, sandbox.Ready) })
+			if _, c, err := b.Catalog.GetContainer(ctr); err != nil || c.ExitCode != 7 {
+				t.Errorf("got %+v, %v", c, err)
+			}
 		})
 	}
 }

@@ -3,6 +3,7 @@ package pod
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	goruntime "runtime"
@@ -149,13 +150,15 @@ func readExits(p *pod) {
 }
 
 // takeInventory adopts the pod's monitor and brings the record up to what it says. What was created after it was asked
-// is not in its answer and not judged by it.
+// is not in its answer and not judged by it. A container that the monitor does not know has ended, unless its process
+// lives: the monitor may have been without a descriptor when it looked, and the error has it asked again.
 func takeInventory(ctx context.Context, p *pod) error {
 	asked := p.rec.Load().Containers
 	inv, err := p.runtime.Adopt(ctx, string(p.id))
 	if err != nil {
 		return err
 	}
+	var unknown []sandbox.ID
 	for _, c := range asked {
 		l := p.containers.get(c.ID)
 		if l == nil || !c.Live() {
@@ -163,6 +166,8 @@ func takeInventory(ctx context.Context, p *pod) error {
 		}
 		found, ok := inv.Containers[string(c.ID)]
 		switch {
+		case !ok && process.Alive(c.Process.PID, c.Process.StartTime):
+			unknown = append(unknown, c.ID)
 		case !ok || found.State == runtime.Exited && found.Exit == nil:
 			l.endedBy(runtime.Exit{Unknown: true})
 		case found.State == runtime.Exited:
@@ -173,8 +178,18 @@ func takeInventory(ctx context.Context, p *pod) error {
 			goOnStarting(p, l)
 		}
 	}
-	if found, ok := inv.Containers[string(p.id)]; p.rec.Load().HasInit() && (!ok || found.State == runtime.Exited) {
-		p.initExited()
+	if r := p.rec.Load(); r.HasInit() {
+		found, ok := inv.Containers[string(p.id)]
+		switch {
+		case !ok && process.Alive(r.Init.PID, r.Init.StartTime):
+			unknown = append(unknown, p.id)
+		case !ok || found.State == runtime.Exited:
+			p.initExited()
+		}
+	}
+	if len(unknown) > 0 {
+		return fmt.Errorf("the monitor does not know containers %v, whose processes live: what it lacked when it took over "+
+			"is in m.log in %s", unknown, p.cfg.Run(p.id))
 	}
 	return nil
 }

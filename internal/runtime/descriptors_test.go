@@ -3,9 +3,12 @@ package runtime
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -108,5 +111,42 @@ func TestMonitorWithoutDescriptors(t *testing.T) {
 	}
 	if out, code := g.exec(ctr, "echo hi"); out != "hi\n" || code != 0 {
 		t.Errorf("with room again: code %d, %q", code, out)
+	}
+}
+
+// TestTakeoverWithoutDescriptors has monitors take over that lack descriptors for as long as they live: one to hold the
+// process, one for the input, and one to read the output. None goes on with what it could take up, and the first
+// that has enough takes up all.
+func TestTakeoverWithoutDescriptors(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("i=0; while ! [ -e /tmp/go ]; do echo line $i; i=$((i+1)); usleep 20000; done; exit 3",
+		func(c *Create) { c.Stdin = true })
+	g.hasSaid(ctr, "line 3\n")
+	go func() {
+		_, _ = g.Exec(g.Context(), g.pod, ctr, Exec{Process: shellProcess("sleep 4204"), Timeout: time.Hour})
+	}()
+	g.within(5*time.Second, "the exec runs", func() bool { return g.alive("sleep", "4204") })
+	few := filepath.Join(g.logs, "few")
+	g.ok(os.WriteFile(few, []byte("13 12 10"), 0o600))
+	g.cfg.Monitor = g.program("monitor", fmt.Sprintf("read n rest <%[1]s; echo $rest >%[1]s\n"+
+		"[ -z \"$n\" ] || ulimit -n $n\nexec %[2]s \"$@\"\n", few, host.monitor))
+	g.ok(unix.Kill(g.monitor(), unix.SIGKILL))
+	g.within(time.Minute, "one takes over that has enough", func() bool {
+		left := g.must(os.ReadFile(few)).([]byte)
+		list, err := g.links.get(g.pod).connect(g.Context())
+		return string(left) == "\n" && err == nil && len(list) == 1 && list[0].State == Running
+	})
+	g.within(5*time.Second, "the exec has ended", func() bool { return !g.alive("sleep", "4204") })
+	was := strings.Count(g.said(ctr), "line ")
+	g.within(10*time.Second, "the log goes on", func() bool { return strings.Count(g.said(ctr), "line ") > was+3 })
+	g.letEnd(ctr, 3)
+	for i, line := range strings.Split(strings.TrimSpace(g.said(ctr)), "\n") {
+		if line != fmt.Sprint("line ", i) {
+			t.Fatalf("line %d of the log is %q", i, line)
+		}
+	}
+	said := string(g.must(os.ReadFile(filepath.Join(g.cfg.dir(g.pod), "m.log"))).([]byte))
+	if n := strings.Count(said, "take over "+ctr+": "); n != 3 {
+		t.Errorf("%d monitors have ended:\n%s", n, said)
 	}
 }
