@@ -433,6 +433,9 @@ func (w *logWriter) takeNext() {
 	}
 	if w.file != nil {
 		w.next.dropped, w.next.excess = w.file.dropped, w.file.excess
+		if w.next.id == w.file.id { // it may have been torn since next was opened
+			w.next.torn = w.file.torn
+		}
 		w.file.close()
 	}
 	w.file, w.next = w.next, nil

@@ -70,8 +70,15 @@ func openLogBy(l *wire.Log, create uint64) (*logFile, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("open log %s below %s: not a regular file", l.Path, l.Dir)
 	}
-	again := func() (*logFile, error) { return openLogBy(l, 0) }
-	return &logFile{fd: fd, id: idOf(&st), rate: l.Rate, burst: l.Burst, again: again}, nil
+	f := openedLog(fd, &st)
+	f.rate, f.burst = l.Rate, l.Burst
+	f.again = func() (*logFile, error) { return openLogBy(l, 0) }
+	return f, nil
+}
+
+// openedLog is a log that is open. Whoever has written to it may have been cut off.
+func openedLog(fd int, st *unix.Stat_t) *logFile {
+	return &logFile{fd: fd, id: idOf(st), torn: endsTorn(fd, st.Size)}
 }
 
 // openat2 is that of the kernel. A log may be on a file system of which opening is broken off by a signal, as FUSE.
@@ -202,7 +209,7 @@ func (l *logFile) tryAgain(at time.Time) {
 	} else {
 		logf("a log that could not be opened is open now; %d lines were dropped", l.dropped)
 	}
-	l.fd, l.id, l.sized, l.torn, l.unlinked, l.again = f.fd, f.id, time.Time{}, f.endsTorn(), false, f.again
+	l.fd, l.id, l.sized, l.torn, l.unlinked, l.again = f.fd, f.id, time.Time{}, f.torn, false, f.again
 }
 
 // isGone reports whether a log could not be opened because it is not there. Else the kernel says what is in the way.
@@ -211,15 +218,18 @@ func isGone(err error) bool {
 	return !errors.As(err, &errno) || errno == unix.ENOENT
 }
 
-// endsTorn reports whether the last entry in the log was cut off.
-func (l *logFile) endsTorn() bool {
-	fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(l.fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+// endsTorn reports whether the last entry in a log was cut off.
+func endsTorn(log int, size int64) bool {
+	if size == 0 {
+		return false
+	}
+	fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(log), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return false
 	}
 	defer unix.Close(fd)
 	last := make([]byte, 1)
-	n, err := unix.Pread(fd, last, l.sizeAt(time.Now())-1)
+	n, err := unix.Pread(fd, last, size-1)
 	return err == nil && n == 1 && last[0] != '\n'
 }
 

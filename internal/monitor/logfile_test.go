@@ -62,29 +62,42 @@ func TestLogsThatAreRemoved(t *testing.T) {
 	}
 }
 
+// newWriter makes what brings the output of a container to its log, which has none yet.
+func newWriter(t *testing.T) *logWriter {
+	t.Helper()
+	j, err := makeJournal(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &Monitor{spare: make(chan *buffer, 1)}
+	w := &logWriter{m: m, ctr: "c1", opening: make(chan struct{}, 1)}
+	w.keep(j)
+	t.Cleanup(w.shut)
+	return w
+}
+
+// say has the container say something.
+func say(w *logWriter, text string) {
+	s := w.sources[1]
+	to := s.taken.Load() + int64(len(text))
+	copy(w.journal.mem[s.taken.Load():], text)
+	w.journal.head.taken[s.i][s.side] = to
+	s.taken.Store(to)
+	w.taken()
+}
+
 // TestFirstLineAfterALogIsReplaced renames another file over the log of a container that says a line now and then, as a
 // kubelet does which takes a reopening for failed: each line is in the file that has the log's name by then.
 func TestFirstLineAfterALogIsReplaced(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "log")
-	m := &Monitor{spare: make(chan *buffer, 1)}
-	w := &logWriter{m: m, ctr: "c1", opening: make(chan struct{}, 1)}
-	j, err := makeJournal(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.keep(j)
+	w := newWriter(t)
 	if err := w.to(&wire.Log{Dir: dir, Path: "log"}); err != nil {
 		t.Fatal(err)
 	}
 	for n := range 3 {
 		line := fmt.Sprintf("line %d\n", n)
-		s := w.sources[1]
-		at := s.taken.Load()
-		copy(j.mem[at:], line)
-		j.head.taken[s.i][s.side] = at + int64(len(line))
-		s.taken.Store(at + int64(len(line)))
-		w.taken()
+		say(w, line)
 		if got, err := os.ReadFile(path); err != nil || !strings.HasSuffix(string(got), " stdout F "+line) {
 			t.Errorf("the log ends with %q, and not with %q: %v", got, line, err)
 		}
@@ -97,5 +110,50 @@ func TestFirstLineAfterALogIsReplaced(t *testing.T) {
 		time.Sleep(sizeTime + 10*time.Millisecond)
 		w.file.tried = time.Time{} // in a while
 	}
-	w.shut()
+}
+
+// TestTornLog goes on in a log that ends in the middle of an entry, as another monitor has left it or as a disk that was
+// full: the next entry is not appended to that one.
+func TestTornLog(t *testing.T) {
+	const torn = "2026-11-28T00:00:00.000000000Z stdout F cut o"
+	for name, begin := range map[string]func(w *logWriter, l *wire.Log) error{
+		"taken up without the journal": func(w *logWriter, l *wire.Log) error {
+			w.file = takeUpLog(w, l, openLog)
+			return nil
+		},
+		"opened anew": func(w *logWriter, l *wire.Log) error { return w.to(l) },
+		"opened before it was torn": func(w *logWriter, l *wire.Log) error {
+			if err := os.Rename(l.Dir+"/log", l.Dir+"/torn"); err != nil {
+				return err
+			}
+			if err := os.WriteFile(l.Dir+"/log", nil, 0o600); err != nil {
+				return err
+			}
+			f, err := openLog(l)
+			if err != nil {
+				return err
+			}
+			w.file, w.next = f, nil
+			if w.next, err = openLog(l); err != nil {
+				return err
+			}
+			f.write([]byte(torn), 0, 0)
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, l := newWriter(t), &wire.Log{Dir: t.TempDir(), Path: "log"}
+			if err := os.WriteFile(l.Dir+"/log", []byte(torn), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := begin(w, l); err != nil {
+				t.Fatal(err)
+			}
+			say(w, "next\n")
+			got, err := os.ReadFile(l.Dir + "/log")
+			if lines := strings.Split(string(got), "\n"); err != nil || len(lines) != 3 || lines[0] != torn {
+				t.Errorf("the log has %q: %v", got, err)
+			}
+		})
+	}
 }

@@ -24,17 +24,20 @@ func takeUpLog(w *logWriter, l *wire.Log, open func(*wire.Log) (*logFile, error)
 	}
 	bound(w, f)
 	n := *w.journal.note()
-	f.dropped, f.torn, f.excess = n.dropped, n.torn && f.id == n.log, n.excess
+	f.dropped, f.excess = n.dropped, n.excess
 	if n.batch.stream == 0 {
 		return f
 	}
 	to := f
 	if f.id != n.log {
 		if old := findLog(l, n.log); old != nil {
-			old.dropped, old.torn, old.excess, old.rate = n.dropped, n.torn, n.excess, f.rate
+			old.dropped, old.excess, old.rate = n.dropped, n.excess, f.rate
 			to = old
 			defer old.close()
 		}
+	}
+	if to.id == n.log {
+		to.torn = n.torn // before the batch
 	}
 	b, at := w.m.takeBuffer(), time.Unix(0, n.batch.at)
 	defer w.m.giveBuffer(b)
@@ -145,5 +148,5 @@ func openExisting(dir int, name string, id fileID) *logFile {
 		_ = unix.Close(fd)
 		return nil
 	}
-	return &logFile{fd: fd, id: id}
+	return openedLog(fd, &st)
 }
