@@ -34,7 +34,7 @@ type logWriter struct {
 	mu     sync.Mutex // guards what follows
 	next   *logFile   // takes file's place
 	logged bool       // there is a log
-	over   bool       // the output has ended
+	over   bool       // the output has ended, or the container is forgotten
 }
 
 // source is a stream as far as the log is concerned.
@@ -163,7 +163,7 @@ func (w *logWriter) bringBatch(s *source, b *buffer, flush bool) bool {
 		}
 		room = w.limit.allows(bufferSize)
 	}
-	w.file.look(at)
+	look(w, at)
 	notice := w.file.notice(b[:0:room], at)
 	entries, used := appendEntries(notice, piece, at, s.n, flush)
 	if used == 0 {
@@ -176,6 +176,16 @@ func (w *logWriter) bringBatch(s *source, b *buffer, flush bool) bool {
 	}
 	commit(w, s, used, entries, len(notice), at)
 	return true
+}
+
+// look looks at the log before something is written to it, so that it goes to the file that has the log's name: see
+// tryAgain. A disk that hangs may hold it up. With writing held.
+func look(w *logWriter, at time.Time) {
+	w.mu.Lock()
+	w.file.stays = w.file.stays || w.over
+	w.mu.Unlock()
+	w.file.sizeAt(at)
+	w.file.tryAgain(at)
 }
 
 // commit writes entries that are made of so many bytes of a stream, with a notice before them.
@@ -200,7 +210,7 @@ func commit(w *logWriter, s *source, used int, entries []byte, notice int, at ti
 func commitNotice(w *logWriter, at time.Time) {
 	b := w.m.takeBuffer()
 	defer w.m.giveBuffer(b)
-	w.file.look(at)
+	look(w, at)
 	notice := w.file.notice(b[:0], at)
 	commit(w, w.sources[1], 0, notice, len(notice), at)
 }
@@ -290,13 +300,20 @@ func (w *logWriter) shut() {
 	w.finish()
 }
 
+// stay has what is still to be written go to no other file, and the log not be reopened: the output has ended, or the
+// container is forgotten, and its log may be removed and make room for another's.
+func stay(w *logWriter) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.over = true
+}
+
 // finish lets go of the log and of the journal. With writing held.
 func (w *logWriter) finish() {
-	w.mu.Lock()
-	w.over = true
-	w.mu.Unlock()
+	stay(w)
 	w.takeNext()
 	if w.file != nil {
+		w.file.stays = true
 		w.file.tryAgain(time.Now())
 	}
 	w.limit.stop()
@@ -455,7 +472,7 @@ func (w *logWriter) takeUp(l *wire.Log) {
 	w.writing.Lock()
 	go func() {
 		defer w.release()
-		w.file = takeUpLog(w, l, openLog)
+		w.file = takeUpLog(w, l, false)
 	}()
 }
 
@@ -464,8 +481,7 @@ func (w *logWriter) takeUp(l *wire.Log) {
 func bringRest(w *logWriter, l *wire.Log) {
 	w.writing.Lock()
 	defer w.release()
-	was := w.journal.note().log
-	w.file = takeUpLog(w, l, func(l *wire.Log) (*logFile, error) { return openLogThatWas(l, was) })
+	w.file = takeUpLog(w, l, true)
 	for _, s := range w.sources[1:] {
 		w.bring(s, true)
 		lastNotice(w, s)

@@ -19,10 +19,10 @@ import (
 // logFile is an open log. A log that cannot be written to (a full disk) never holds up the container: what does not fit
 // is dropped whole entries at a time and counted, and a notice says how much when there is room again.
 type logFile struct {
-	fd      int // -1: it could not be opened, is tried again, and all is dropped until then
-	id      fileID
-	dropped int64 // entries
-	torn    bool  // the last entry was cut off in the middle
+	fd      int    // -1: it could not be opened, is tried again, and all is dropped until then
+	id      fileID // of one that could not be opened, that of the log that was last written to
+	dropped int64  // entries
+	torn    bool   // the last entry was cut off in the middle
 	excess  excess
 	rate    int64 // bytes a second; 0 is no limit
 	burst   int64
@@ -31,9 +31,10 @@ type logFile struct {
 
 	unlinked bool // it has no name any more: another file was renamed over it, or it was removed
 
-	again func() (*logFile, error) // opens it where fd is -1, or it is unlinked; nil where another is not its log
-	tried time.Time                // when that was done last
-	gone  bool                     // there was none then, or another's
+	of    *wire.Log // where it is
+	stays bool      // no other file that is there is the log: it may be that of another container
+	tried time.Time // when it was opened again, or was to be
+	gone  bool      // there was none then, or another's
 }
 
 // how a log's path is looked up: below its directory, and through no symbolic link, since other pods may write there.
@@ -70,15 +71,12 @@ func openLogBy(l *wire.Log, create uint64) (*logFile, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("open log %s below %s: not a regular file", l.Path, l.Dir)
 	}
-	f := openedLog(fd, &st)
-	f.rate, f.burst = l.Rate, l.Burst
-	f.again = func() (*logFile, error) { return openLogBy(l, 0) }
-	return f, nil
+	return openedLog(l, fd, &st), nil
 }
 
 // openedLog is a log that is open. Whoever has written to it may have been cut off.
-func openedLog(fd int, st *unix.Stat_t) *logFile {
-	return &logFile{fd: fd, id: idOf(st), torn: endsTorn(fd, st.Size)}
+func openedLog(l *wire.Log, fd int, st *unix.Stat_t) *logFile {
+	return &logFile{fd: fd, id: idOf(st), torn: endsTorn(fd, st.Size), rate: l.Rate, burst: l.Burst, of: l}
 }
 
 // openat2 is that of the kernel. A log may be on a file system of which opening is broken off by a signal, as FUSE.
@@ -178,24 +176,15 @@ func (l *logFile) sizeAt(at time.Time) int64 {
 const openPause = time.Second
 
 // unopened is a log that could not be opened just now: its disk is read-only for a moment, or there are no descriptors.
-func unopened(l *wire.Log, open func(*wire.Log) (*logFile, error), err error) *logFile {
-	return &logFile{
-		fd: -1, rate: l.Rate, burst: l.Burst, tried: time.Now(), gone: isGone(err),
-		again: func() (*logFile, error) { return open(l) },
-	}
-}
-
-// look looks at the log before something is written to it, so that it goes to the file that has the log's name: see
-// tryAgain. A disk that hangs may hold it up.
-func (l *logFile) look(at time.Time) {
-	l.sizeAt(at)
-	l.tryAgain(at)
+// was is the file that was last written to.
+func unopened(l *wire.Log, was fileID, err error) *logFile {
+	return &logFile{fd: -1, id: was, rate: l.Rate, burst: l.Burst, of: l, tried: time.Now(), gone: isGone(err)}
 }
 
 // tryAgain opens a log that could not be opened, if it can be now, and one that has no name any more, if another file
 // has it. A kubelet renames the old log back when a reopening has failed, and may take one for failed that has not.
 func (l *logFile) tryAgain(at time.Time) {
-	if l.fd >= 0 && (!l.unlinked || l.again == nil) || at.Sub(l.tried) < openPause {
+	if l.fd >= 0 && (!l.unlinked || l.stays) || at.Sub(l.tried) < openPause {
 		return
 	}
 	f, err := l.again()
@@ -209,7 +198,18 @@ func (l *logFile) tryAgain(at time.Time) {
 	} else {
 		logf("a log that could not be opened is open now; %d lines were dropped", l.dropped)
 	}
-	l.fd, l.id, l.sized, l.torn, l.unlinked, l.again = f.fd, f.id, time.Time{}, f.torn, false, f.again
+	l.fd, l.id, l.sized, l.torn, l.unlinked = f.fd, f.id, time.Time{}, f.torn, false
+}
+
+// again opens the log once more. One that was open, and was removed, is not made anew.
+func (l *logFile) again() (*logFile, error) {
+	switch {
+	case l.stays:
+		return openLogThatWas(l.of, l.id)
+	case l.fd < 0:
+		return openLog(l.of)
+	}
+	return openLogBy(l.of, 0)
 }
 
 // isGone reports whether a log could not be opened because it is not there. Else the kernel says what is in the way.

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"berth/internal/monitor/wire"
 )
 
@@ -22,8 +24,14 @@ func TestLogsThatAreRemoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	renamed := func() (*logFile, error) { return openLogThatWas(l, first.id) }
-	late := unopened(l, openLog, os.ErrNotExist)
+	renamed := func() (*logFile, error) {
+		f, err := openUp(l, first.id, true)
+		if err == nil {
+			f.stays = true
+		}
+		return f, err
+	}
+	late := unopened(l, fileID{}, os.ErrNotExist)
 	late.tryAgain(late.tried.Add(openPause))
 	logs := map[string]*logFile{"living": first, "opened late": late}
 	if logs["owed"], err = renamed(); err != nil {
@@ -41,7 +49,8 @@ func TestLogsThatAreRemoved(t *testing.T) {
 	look := func(at time.Time) {
 		for _, f := range logs {
 			f.sized = time.Time{}
-			f.look(at)
+			f.sizeAt(at)
+			f.tryAgain(at)
 		}
 	}
 	at := time.Now().Add(2 * openPause)
@@ -118,7 +127,7 @@ func TestTornLog(t *testing.T) {
 	const torn = "2026-11-28T00:00:00.000000000Z stdout F cut o"
 	for name, begin := range map[string]func(w *logWriter, l *wire.Log) error{
 		"taken up without the journal": func(w *logWriter, l *wire.Log) error {
-			w.file = takeUpLog(w, l, openLog)
+			w.file = takeUpLog(w, l, false)
 			return nil
 		},
 		"opened anew": func(w *logWriter, l *wire.Log) error { return w.to(l) },
@@ -153,6 +162,71 @@ func TestTornLog(t *testing.T) {
 			got, err := os.ReadFile(l.Dir + "/log")
 			if lines := strings.Split(string(got), "\n"); err != nil || len(lines) != 3 || lines[0] != torn {
 				t.Errorf("the log has %q: %v", got, err)
+			}
+		})
+	}
+}
+
+// TestLogOfAForgottenContainer removes a container's log, and makes another one of its name, while this monitor has
+// something for it still: a notice that a full disk does not take, for a log that is open or could not be opened, or
+// output that a hung disk has held up. None of it goes to the other log, and none is made.
+func TestLogOfAForgottenContainer(t *testing.T) {
+	for name, end := range map[string]func(t *testing.T, w *logWriter, l *wire.Log){
+		"notice": func(t *testing.T, w *logWriter, _ *wire.Log) {
+			fd, err := unix.Open(fmt.Sprint("/proc/self/fd/", w.file.fd), unix.O_RDONLY|unix.O_CLOEXEC, 0) // takes nothing
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = unix.Close(w.file.fd)
+			w.file.fd = fd
+			say(w, "dropped\n")
+			w.shut()
+		},
+		"notice for a log that could not be opened": func(t *testing.T, w *logWriter, l *wire.Log) {
+			path := filepath.Join(l.Dir, l.Path)
+			if err := os.Rename(path, path+".1"); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink(path+".1", path); err != nil { // no log is opened by it
+				t.Fatal(err)
+			}
+			w.file = takeUpLog(w, l, false)
+			say(w, "dropped\n")
+			w.shut()
+			if err := os.Remove(path + ".1"); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"output": func(_ *testing.T, w *logWriter, _ *wire.Log) { stay(w) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, l := newWriter(t), &wire.Log{Dir: t.TempDir(), Path: "a/log"}
+			if err := w.to(l); err != nil {
+				t.Fatal(err)
+			}
+			say(w, "line\n")
+			end(t, w, l)
+			path := filepath.Join(l.Dir, l.Path)
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+			again := func() {
+				time.Sleep(noticePause + openPause + 100*time.Millisecond) // pay tries meanwhile
+				if name == "output" {
+					say(w, "late\n")
+				}
+			}
+			again()
+			if _, err := os.Lstat(path); err == nil {
+				t.Error("it is made anew")
+			}
+			if err := os.WriteFile(path, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			again()
+			if got, err := os.ReadFile(path); err != nil || len(got) > 0 {
+				t.Errorf("the other log has %q: %v", got, err)
 			}
 		})
 	}

@@ -303,6 +303,7 @@ func (o *output) drain() {
 // close ends it all. It does not wait: a stream whose reader hangs in a log is closed when that comes back, and has
 // taken what the stream had then.
 func (o *output) close() {
+	stay(o.log)
 	o.mu.Lock()
 	var idle []*stream
 	for _, s := range o.streams {

@@ -15,23 +15,24 @@ import (
 )
 
 // takeUpLog opens the log and finishes the batch that was being written to it. A kubelet may have renamed that log
-// since.
-func takeUpLog(w *logWriter, l *wire.Log, open func(*wire.Log) (*logFile, error)) *logFile {
-	f, err := open(l)
+// since. Where ended is true, so has the output: the log is not made then, nor is it another file.
+func takeUpLog(w *logWriter, l *wire.Log, ended bool) *logFile {
+	n := *w.journal.note()
+	f, err := openUp(l, n.log, ended)
 	if err != nil {
 		logf("take over the log: %v", err)
-		f = unopened(l, open, err)
+		f = unopened(l, n.log, err)
 	}
+	f.stays = ended
 	bound(w, f)
-	n := *w.journal.note()
 	f.dropped, f.excess = n.dropped, n.excess
 	if n.batch.stream == 0 {
 		return f
 	}
 	to := f
-	if f.id != n.log {
+	if f.fd < 0 || f.id != n.log {
 		if old := findLog(l, n.log); old != nil {
-			old.dropped, old.excess, old.rate = n.dropped, n.excess, f.rate
+			old.dropped, old.excess, old.rate = n.dropped, n.excess, f.rate // as it is bounded
 			to = old
 			defer old.close()
 		}
@@ -58,12 +59,18 @@ func takeUpLog(w *logWriter, l *wire.Log, open func(*wire.Log) (*logFile, error)
 	return f
 }
 
+func openUp(l *wire.Log, was fileID, ended bool) (*logFile, error) {
+	if ended {
+		return openLogThatWas(l, was)
+	}
+	return openLog(l)
+}
+
 // openLogThatWas opens the log that was last written to, under whatever name in its directory. Where another is at its
 // path, that is another container's by now, or was put there.
 func openLogThatWas(l *wire.Log, was fileID) (*logFile, error) {
 	f, err := openLogBy(l, 0)
 	if err == nil && (was == fileID{} || f.id == was) {
-		f.again = nil // as below: it stays with this file
 		return f, nil
 	}
 	if err == nil {
@@ -73,7 +80,6 @@ func openLogThatWas(l *wire.Log, was fileID) (*logFile, error) {
 	if f = findLog(l, was); f == nil {
 		return nil, err
 	}
-	f.rate, f.burst = l.Rate, l.Burst
 	return f, nil
 }
 
@@ -122,7 +128,7 @@ func findLog(l *wire.Log, id fileID) *logFile {
 	for {
 		names, err := dir.Readdirnames(64)
 		for _, name := range names {
-			if f := openExisting(fd, name, id); f != nil {
+			if f := openExisting(l, fd, name, id); f != nil {
 				return f
 			}
 		}
@@ -133,7 +139,7 @@ func findLog(l *wire.Log, id fileID) *logFile {
 }
 
 // openExisting opens a log by its name, if it is that file.
-func openExisting(dir int, name string, id fileID) *logFile {
+func openExisting(l *wire.Log, dir int, name string, id fileID) *logFile {
 	var st unix.Stat_t
 	err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil || idOf(&st) != id || st.Mode&unix.S_IFMT != unix.S_IFREG {
@@ -148,5 +154,5 @@ func openExisting(dir int, name string, id fileID) *logFile {
 		_ = unix.Close(fd)
 		return nil
 	}
-	return openedLog(fd, &st)
+	return openedLog(l, fd, &st)
 }
