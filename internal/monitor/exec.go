@@ -2,6 +2,7 @@ package monitor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -23,7 +24,8 @@ const execPrefix, execLog, execInside = "exec-", ".log", ".inside.pid"
 
 // execs are the execs of a container.
 type execs struct {
-	turns turns // of runtimes that start them
+	turns     turns     // of runtimes that start them
+	ungrouped sync.Once // says that they have no cgroups of their own
 
 	mu   sync.Mutex   // guards what follows
 	used map[int]bool // the numbers of those that run, of those in left, and of what an earlier monitor's have left
@@ -123,7 +125,9 @@ func runExec(ctx context.Context, c *container, processFile, console string, fds
 	if err != nil {
 		return 0, err
 	}
-	sub = newSubgroup(c, name, group)
+	if sub, err = newSubgroup(c, name, group); err != nil {
+		return 0, fmt.Errorf("a cgroup for the exec: %w", err)
+	}
 	argv := append([]string{c.bundle.Runtime}, c.bundle.Args...)
 	argv = append(argv, "--log", logPath, "--log-format", "json",
 		"exec", "--detach", "--process", process, "--pid-file", pidPath)
@@ -210,20 +214,29 @@ type subgroup struct {
 }
 
 // newSubgroup chooses it. A runtime moves an exec into the container's cgroup, so it must be told of a cgroup below
-// that one; where the runtime leaves the cgroup2 hierarchy alone, the exec stays in the group it was born into.
-func newSubgroup(c *container, name string, born *cgroup.Group) subgroup {
-	s := subgroup{groups: []*cgroup.Group{born}}
+// that one; where the runtime leaves the cgroup2 hierarchy alone, the exec stays in the group it was born into. The
+// error says what this monitor lacks for that: later it may have it. Where the container's cgroup takes none below it,
+// as one that is threaded or has as many as it may (EAGAIN), an exec is all the same, and what it has started may
+// outlive it.
+func newSubgroup(c *container, name string, born *cgroup.Group) (s subgroup, err error) {
+	s = subgroup{groups: []*cgroup.Group{born}}
 	root, controller, err := execRoot(c)
 	if root == "" || err != nil {
-		return s
+		return s, err
 	}
 	group, err := cgroup.Make(root, name)
-	if err != nil {
-		return s
+	switch {
+	case err == nil:
+		s.args = []string{"--cgroup", controller + "/" + name}
+		s.groups = append(s.groups, group)
+	case wire.Lacks(err) && !errors.Is(err, unix.EAGAIN):
+		return s, err
+	default:
+		c.execs.ungrouped.Do(func() {
+			logf("what execs of %s start is not ended with them: %v", c.id, err)
+		})
 	}
-	s.args = []string{"--cgroup", controller + "/" + name}
-	s.groups = append(s.groups, group)
-	return s
+	return s, nil
 }
 
 // execRoot is the container's own cgroup, below which a runtime is told to put an exec, and the controller's name

@@ -2,6 +2,7 @@ package monitor
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -9,6 +10,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/cgroup"
+	"berth/internal/monitor/wire"
 )
 
 // TestEndedInTime has an exec end at the moment in which its time is up: it has ended, every time.
@@ -24,6 +28,47 @@ func TestEndedInTime(t *testing.T) {
 	}
 	if _, ok := endingWithin(ctx, make(chan ending)); ok {
 		t.Error("one that has not ended is said to have")
+	}
+}
+
+// TestExecWithoutACgroupOfItsOwn has a monitor lack a descriptor or memory when it chooses the cgroup of an exec: the
+// exec fails, as one whose children could not be ended. Where the container's cgroup takes no other below it, it does
+// not.
+func TestExecWithoutACgroupOfItsOwn(t *testing.T) {
+	m := &Monitor{cfg: Config{Dir: t.TempDir(), Tracking: t.TempDir(), Group: "none"}, pace: &pace{}}
+	c := m.newContainer("pids", wire.Bundle{}) // after which the root of that hierarchy is named
+	c.process.PID = os.Getpid()
+	if root, _, _ := execRoot(c); root == "" {
+		t.Skip("a runtime is told of no cgroup by a path of cgroup v1 here")
+	}
+	born := cgroup.At(t.TempDir())
+	for _, f := range []struct {
+		call  uint32
+		errno unix.Errno
+		times int
+		want  error
+	}{
+		{unix.SYS_OPENAT, unix.EMFILE, 1 << 30, unix.EMFILE},
+		{unix.SYS_OPENAT, unix.EMFILE, 1, nil}, // for a moment
+		{unix.SYS_MKDIRAT, unix.ENOMEM, 1 << 30, unix.ENOMEM},
+		{unix.SYS_MKDIRAT, unix.EAGAIN, 1 << 30, nil},
+		{unix.SYS_MKDIRAT, unix.EOPNOTSUPP, 1 << 30, nil},
+	} {
+		var s subgroup
+		var err error
+		n := failing(t, f.call, f.errno, f.times, func() { s, err = newSubgroup(c, "exec-berth-test", born) })
+		if n == 0 || !errors.Is(err, f.want) {
+			t.Errorf("after %d times %v: %v", n, f.errno, err)
+		}
+		own := len(s.groups) == 2 && len(s.args) == 2
+		if own != (f.times == 1) {
+			t.Errorf("after %d times %v it has %d groups, and the runtime is told %q", n, f.errno, len(s.groups), s.args)
+		}
+		if own {
+			if err := s.groups[1].Remove(); err != nil {
+				t.Error(err)
+			}
+		}
 	}
 }
 
