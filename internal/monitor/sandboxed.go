@@ -103,9 +103,11 @@ func (s *sandboxed) startStreams() (theirs [3]int, err error) {
 }
 
 // watch waits for the container's end. A sandbox that is gone has taken the container with it. While this monitor lacks
-// what it takes to run the runtime's wait, as descriptors, that has not failed.
+// what it takes to run the runtime's wait, as descriptors, that has not failed, however long it takes: the container
+// could not be killed either, and one that is told to have ended is started a second time. It is said in the log, with
+// pauses that double.
 func (s *sandboxed) watch() {
-	pause, try, lacking := waitPause, 1, false
+	pause, try, lacks := waitPause, 1, 0
 	for !s.c.over() {
 		began := time.Now()
 		code, err := s.wait()
@@ -120,14 +122,13 @@ func (s *sandboxed) watch() {
 			return
 		}
 		if wire.Lacks(err) {
-			if !lacking {
-				logf("wait for %s: %v; it is tried until it can be", s.c.id, err)
+			if lacks++; lacks&(lacks-1) == 0 {
+				logf("wait for %s: %v; it has failed %d times so, and is tried until it can be", s.c.id, err, lacks)
 			}
-			lacking = true
 			time.Sleep(findAgain)
 			continue
 		}
-		lacking = false
+		lacks = 0
 		logf("wait for %s: %v", s.c.id, err)
 		if time.Since(began) > waitLasted {
 			pause, try = waitPause, 1

@@ -261,6 +261,7 @@ func TestGuestWaitKilled(t *testing.T) {
 
 // TestGuestWithoutDescriptors has a monitor have no descriptor left when the process that waits for a container in a
 // box is killed, and when one that was not started is sent a signal: both live, and their true ends are told later.
+// That nobody waits meanwhile is said again and again.
 func TestGuestWithoutDescriptors(t *testing.T) {
 	g := newBoxRig(t)
 	runs := g.run("read line; exit 6", func(c *Create) { c.Stdin = true })
@@ -271,6 +272,10 @@ func TestGuestWithoutDescriptors(t *testing.T) {
 	g.ok(g.Signal(t.Context(), g.pod, silent, int(unix.SIGTERM)))
 	time.Sleep(2 * time.Second) // as long as a signal may take
 	undo()
+	said := string(g.must(os.ReadFile(filepath.Join(g.cfg.dir(g.pod), "m.log"))).([]byte))
+	if n := strings.Count(said, "is tried until it can be"); n < 2 || n > 8 {
+		t.Errorf("it was said %d times:\n%s", n, said)
+	}
 	g.within(10*time.Second, "somebody waits again", func() bool { return waits(runs) == 1 })
 	for ctr, want := range map[string]string{runs: Running, silent: Created} {
 		if f, _ := g.found(ctr); f.State != want {
