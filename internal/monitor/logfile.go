@@ -192,6 +192,10 @@ func (l *logFile) tryAgain(at time.Time) {
 		l.gone = isGone(err)
 		return
 	}
+	if l.fd >= 0 && f.id == l.id { // its file system counts no links
+		f.close()
+		return
+	}
 	if l.fd >= 0 {
 		_ = unix.Close(l.fd)
 		logf("a log was replaced by another file of its name, in which it goes on")

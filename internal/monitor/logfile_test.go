@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -121,8 +122,33 @@ func TestFirstLineAfterALogIsReplaced(t *testing.T) {
 	}
 }
 
-// TestTornLog goes on in a log that ends in the middle of an entry, as another monitor has left it or as a disk that was
-// full: the next entry is not appended to that one.
+// TestLogOfAFileSystemWithoutLinkCounts has a log on a file system that says 0 links of each file, as some of FUSE do:
+// it is not taken for one that was replaced.
+func TestLogOfAFileSystemWithoutLinkCounts(t *testing.T) {
+	l := &wire.Log{Dir: t.TempDir(), Path: "log"}
+	f, err := openLog(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.close()
+	was := f.fd
+	for at := time.Now(); f.tried.IsZero(); at = at.Add(openPause) {
+		f.unlinked = true // as its size was asked for
+		f.tryAgain(at)
+	}
+	if f.fd != was {
+		t.Errorf("it goes on as %d, and was open as %d", f.fd, was)
+	}
+	if fds, err := filepath.Glob("/proc/self/fd/*"); err != nil || slices.ContainsFunc(fds, func(fd string) bool {
+		to, _ := os.Readlink(fd)
+		return to == filepath.Join(l.Dir, l.Path) && fd != fmt.Sprint("/proc/self/fd/", was)
+	}) {
+		t.Errorf("it is open twice: %v, %v", fds, err)
+	}
+}
+
+// TestTornLog goes on in a log that ends in the middle of an entry, as another monitor has left it or as a disk that
+// was full: the next entry is not appended to that one.
 func TestTornLog(t *testing.T) {
 	const torn = "2026-11-28T00:00:00.000000000Z stdout F cut o"
 	for name, begin := range map[string]func(w *logWriter, l *wire.Log) error{
