@@ -18,6 +18,7 @@ import (
 type handle struct {
 	pidfd, console, stdin *os.File
 	output                []int   // raw: this process is not to be woken by what a container writes
+	inputEnded            bool    // stdin was closed for good: each monitor is told that does not know
 	dropped               Dropped // of its log, as far as it was told
 }
 
@@ -146,15 +147,28 @@ func pollable(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
-// endStdin closes the daemon's end of a container's input, so that the container can see its end.
+// endStdin closes the daemon's end of a container's input for good, so that the container can see its end. Of one that
+// has ended nothing is noted.
 func (s *handles) endStdin(ctr string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h := s.of[ctr]; h.stdin != nil {
+	h, has := s.of[ctr]
+	if !has {
+		return
+	}
+	if h.stdin != nil {
 		_ = h.stdin.Close()
 		h.stdin = nil
-		s.of[ctr] = h
 	}
+	h.inputEnded = true
+	s.of[ctr] = h
+}
+
+// stdinEnded reports whether a container's input has ended, as far as this daemon is concerned.
+func (s *handles) stdinEnded(ctr string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.of[ctr].inputEnded
 }
 
 // report reports whether the exit of a container is still to be told, which it is not from here on.

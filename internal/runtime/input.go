@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 
@@ -23,14 +24,33 @@ func inputEnded(c *Config, pod, ctr string) bool {
 	return err == nil && string(name) != c.name
 }
 
-// endInput lets a container see the end of its input that an earlier daemon has not told it.
+// endInput lets a container see the end of its input, of which its monitor does not know: the monitor before did not
+// answer when the client went, or the client went with an earlier daemon.
 func endInput(ctx context.Context, l *link, c *client, e wire.Container) {
-	if !e.StdinOnce || !inputEnded(l.cfg, l.pod, e.ID) {
+	if !e.StdinOnce || !l.handles.stdinEnded(e.ID) && !inputEnded(l.cfg, l.pod, e.ID) {
 		return
 	}
 	l.handles.endStdin(e.ID)
 	if _, err := c.quick(ctx, wire.Request{Op: wire.CloseStdin, Container: e.ID}); err != nil {
-		l.cfg.Log.Warn("a container is not told the end of its input, whose client has gone with the last daemon",
-			"pod", l.pod, "container", e.ID, "error", err)
+		warnInput(l, e.ID, err)
 	}
+}
+
+// closeStdin lets a container see the end of its input, whose client has gone. A monitor that does not answer now does
+// that when it answers again, or the next one is told.
+func closeStdin(ctx context.Context, r *Runtime, pod, ctr string) {
+	l := r.links.known(pod)
+	if l == nil {
+		return // the pod was removed
+	}
+	l.handles.endStdin(ctr) // first: from here on, whoever joins a monitor tells it
+	_, err := r.call(ctx, pod, wire.Request{Op: wire.CloseStdin, Container: ctr})
+	if errors.Is(err, errNoMonitor) {
+		warnInput(l, ctr, err)
+	}
+}
+
+func warnInput(l *link, ctr string, err error) {
+	l.cfg.Log.Warn("a container does not see the end of its input, whose client has gone, before its monitor answers or "+
+		"is replaced", "pod", l.pod, "container", ctr, "error", err)
 }

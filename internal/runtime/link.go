@@ -180,7 +180,6 @@ func (l *link) join(ctx context.Context, c *client, list []wire.Container) error
 		if e.State != wire.Exited {
 			handOver(ctx, l, c, e)
 			hold(ctx, l, c, e)
-			endInput(ctx, l, c, e)
 		}
 		tellDropped(l, e.ID, e.Dropped)
 	}
@@ -195,6 +194,11 @@ func (l *link) join(ctx context.Context, c *client, list []wire.Container) error
 	l.mu.Unlock()
 	if c.lost() {
 		go l.lost(c)
+	}
+	for _, e := range list { // not before l.client is set: who ends an input later finds this monitor
+		if e.State != wire.Exited {
+			endInput(ctx, l, c, e)
+		}
 	}
 	return nil
 }

@@ -249,26 +249,6 @@ func feed(ctx context.Context, r *Runtime, pod, ctr string, in io.Reader) (io.Cl
 	return w, nil
 }
 
-// closeStdin lets the container see the end of its input, also while another monitor takes over.
-func closeStdin(ctx context.Context, r *Runtime, pod, ctr string) {
-	for range 50 {
-		l := r.links.known(pod)
-		if l == nil {
-			return // the pod was removed
-		}
-		l.handles.endStdin(ctr)
-		_, err := r.call(ctx, pod, wire.Request{Op: wire.CloseStdin, Container: ctr})
-		if err == nil || !errors.Is(err, errNoMonitor) {
-			return
-		}
-		select {
-		case <-l.done:
-			return
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-}
-
 // Console returns the master of a container's terminal, for the caller to close.
 func (r *Runtime) Console(ctx context.Context, pod, ctr string) (*os.File, error) {
 	cl, err := r.links.monitor(ctx, pod)

@@ -254,6 +254,45 @@ func TestInputOfAHungMonitor(t *testing.T) {
 	}
 }
 
+// TestInputThatEndsWhileTheMonitorHangs has the client of a container go while the monitor hangs, which is replaced
+// only when nobody tries any more to tell it. The container, which reads nothing at that moment, sees the end of its
+// input all the same; one whose client is there does not.
+func TestInputThatEndsWhileTheMonitorHangs(t *testing.T) {
+	g := newRig(t)
+	once := func(c *Create) { c.Stdin, c.StdinOnce = true, true }
+	had := g.run("while [ ! -e /tmp/read ]; do usleep 10000; done; cat; echo END; exit 6", once)
+	has := g.run("cat; echo END; exit 7", once)
+	in, typed := io.Pipe()
+	ready, attached := make(chan struct{}), make(chan error, 1)
+	go func() {
+		a := Attach{Stdin: in, Stdout: &syncBuffer{}, Ready: func() { close(ready) }}
+		attached <- g.Attach(t.Context(), g.pod, has, a)
+	}()
+	<-ready
+	g.must(typed.Write([]byte("first\n")))
+	g.hasSaid(has, "first")
+	l := g.links.get(g.pod)
+	c := l.live()
+	g.halt()
+	closeStdin(t.Context(), g.Runtime, g.pod, had)
+	g.ok(l.replace(t.Context(), c, ReplacedStop))
+	if _, code := g.exec(had, ": >/tmp/read"); code != 0 {
+		t.Fatal("no exec")
+	}
+	if e := g.exit(had); e.Code != 6 {
+		t.Errorf("the one whose client has gone ended with %+v", e)
+	}
+	g.killMonitor()
+	if f, _ := g.found(has); f.State != Running || g.said(has) != "first\n" {
+		t.Errorf("the one whose client is there is %+v, and has said %q", f, g.said(has))
+	}
+	g.ok(typed.Close())
+	if e := g.exit(has); e.Code != 7 {
+		t.Errorf("when its client has gone, too, it ended with %+v", e)
+	}
+	<-attached
+}
+
 // TestExecsOfAKilledMonitor has nothing go on that was asked of a monitor which was killed: nobody is left who would
 // tell its end, or keep its time. What an exec left that had ended goes on, also beside later ones.
 func TestExecsOfAKilledMonitor(t *testing.T) {
