@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/monitor/wire"
 	"berth/test/timeouts"
 )
 
@@ -149,4 +150,93 @@ func TestTakeoverWithoutDescriptors(t *testing.T) {
 	if n := strings.Count(said, "take over "+ctr+": "); n != 3 {
 		t.Errorf("%d monitors have ended:\n%s", n, said)
 	}
+}
+
+// fill leaves this process so many descriptors, until it may have all of them again.
+func fill(t *testing.T, room int) (undo func()) {
+	t.Helper()
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 256, Max: was.Max}); err != nil {
+		t.Fatal(err)
+	}
+	var all []int
+	undo = func() {
+		for _, fd := range all {
+			_ = unix.Close(fd)
+		}
+		all = nil
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+			t.Error(err)
+		}
+	}
+	for {
+		fd, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			break
+		}
+		all = append(all, fd)
+	}
+	if len(all) < room {
+		undo()
+		t.Fatalf("this process has room for %d descriptors", len(all))
+	}
+	for range room {
+		_ = unix.Close(all[len(all)-1])
+		all = all[:len(all)-1]
+	}
+	return undo
+}
+
+// TestDaemonWithoutDescriptors has the daemon have no descriptors, or too few, for what it holds of containers. It
+// holds all of that when it has them: containers lose nothing by the death of their monitor then.
+func TestDaemonWithoutDescriptors(t *testing.T) {
+	g := newQuietRig(t) // alone: the limit is the whole process's
+	t.Cleanup(g.clear)
+	once := g.run("cat; echo END; exit 6", func(c *Create) { c.Stdin, c.StdinOnce = true, true })
+	tty := g.run("while read line; do echo got $line; done; exit 7", func(c *Create) { c.Terminal, c.Stdin = true, true })
+	over := g.run("cat; echo END; exit 6", func(c *Create) { c.Stdin, c.StdinOnce = true, true })
+	l := g.links.get(g.pod)
+	hold := func(room int) {
+		t.Helper()
+		c, list := l.live(), g.must(l.connect(t.Context())).([]wire.Container)
+		defer fill(t, room)()
+		for _, e := range list {
+			hold(t.Context(), l, c, e)
+		}
+	}
+	for room := range 8 {
+		for _, ctr := range []string{once, tty, over} {
+			l.handles.forget(ctr)
+		}
+		hold(room)
+		if !l.handles.lack() {
+			t.Fatalf("with room for %d descriptors none is lacking", room)
+		}
+		l.handles.endStdin(over)
+		hold(1)
+		lookAt(t.Context(), l)
+		if l.handles.lack() {
+			t.Fatalf("with all descriptors something lacks after there was room for %d", room)
+		}
+		h, o := l.handles.of[once], l.handles.of[over]
+		if h.pidfd == nil || h.stdin == nil || len(h.output) != 2 || l.handles.of[tty].console == nil || o.stdin != nil {
+			t.Fatalf("after room for %d: %+v, %+v, %+v", room, h, l.handles.of[tty], o)
+		}
+	}
+	g.killMonitor()
+	if f, _ := g.found(once); f.State != Running || g.said(once) != "" {
+		t.Errorf("the one that waits for its client is %+v, and has said %q", f, g.said(once))
+	}
+	if e := g.exit(over); e.Code != 6 {
+		t.Errorf("the one whose input has ended: %+v", e)
+	}
+	g.ok(g.Attach(t.Context(), g.pod, once, Attach{Stdin: strings.NewReader("all\n")}))
+	if e := g.exit(once); e.Code != 6 || g.said(once) != "all\nEND\n" {
+		t.Errorf("its exit is %+v, and it has said %q", e, g.said(once))
+	}
+	g.ok(unixWrite(g.must(g.Console(t.Context(), g.pod, tty)).(*os.File), "line\n"))
+	g.hasSaid(tty, "got line")
 }

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/monitor/wire"
 	"berth/internal/process"
 )
 
@@ -18,27 +20,61 @@ import (
 type handle struct {
 	pidfd, console, stdin *os.File
 	output                []int   // raw: this process is not to be woken by what a container writes
+	lacks                 bool    // something of it could not be opened for a lack of the node, and is tried again
 	inputEnded            bool    // stdin was closed for good: each monitor is told that does not know
 	dropped               Dropped // of its log, as far as it was told
 }
 
-// openOutput opens the FIFOs of a container's output, and reads nothing. One with a terminal has none.
-func openOutput(dir string) (fds []int) {
-	for _, name := range []string{"stdout", "stderr"} {
-		if fd, err := unix.Open(filepath.Join(dir, name), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
-			fds = append(fds, fd)
-		}
+// openHandle opens what is held of a container by its names, with input its standard input, too. What is not there is
+// not held. An error says what the node lacks, mostly descriptors, to open all that is there.
+func openHandle(dir string, p Process, input bool) (h handle, err error) {
+	h.pidfd, err = process.Open(p.PID, p.StartTime)
+	errs := []error{err}
+	h.output, err = openOutput(dir)
+	errs = append(errs, err)
+	if input {
+		h.stdin, err = openInput(dir)
+		errs = append(errs, err)
 	}
-	return fds
+	err = errors.Join(slices.DeleteFunc(errs, func(err error) bool { return !wire.Lacks(err) })...)
+	h.lacks = err != nil
+	return h, err
 }
 
-// openInput opens the FIFO of an input that is meant for one client, and writes nothing; nil where nobody reads it.
-func openInput(dir string) *os.File {
-	f, err := os.OpenFile(filepath.Join(dir, "stdin"), os.O_WRONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil
+// openOutput opens the FIFOs of a container's output, and reads nothing. One with a terminal has none.
+func openOutput(dir string) (fds []int, err error) {
+	for _, name := range []string{"stdout", "stderr"} {
+		fd, openErr := unix.Open(filepath.Join(dir, name), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if openErr != nil {
+			err = fmt.Errorf("open %s: %w", name, openErr)
+			continue
+		}
+		fds = append(fds, fd)
 	}
-	return f
+	return fds, err
+}
+
+// openInput opens the FIFO of an input that is meant for one client, and writes nothing. Where nobody reads it, that is
+// an error.
+func openInput(dir string) (*os.File, error) {
+	return os.OpenFile(filepath.Join(dir, "stdin"), os.O_WRONLY|unix.O_NONBLOCK, 0)
+}
+
+// filled returns a handle with what it lacks, as far as another has it. The rest of the other is closed.
+func (h handle) filled(with handle) handle {
+	for _, f := range []struct{ have, get **os.File }{
+		{&h.pidfd, &with.pidfd}, {&h.console, &with.console}, {&h.stdin, &with.stdin},
+	} {
+		if *f.have == nil {
+			*f.have, *f.get = *f.get, nil
+		}
+	}
+	if len(h.output) < len(with.output) {
+		h.output, with.output = with.output, h.output
+	}
+	h.lacks = with.lacks
+	with.close()
+	return h
 }
 
 func (h handle) close() {
@@ -64,13 +100,21 @@ func newHandles() *handles {
 	return &handles{of: map[string]handle{}, reported: map[string]chan struct{}{}}
 }
 
-// add keeps a handle. It closes it at once if the container has one already, or has ended.
+// add keeps a handle. It closes it at once if the container has one already that lacks nothing, or has ended.
 func (s *handles) add(ctr string, h handle) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, has := s.of[ctr]; has || s.knows(ctr) || s.closed {
+	was, has := s.of[ctr]
+	if has && !was.lacks || s.knows(ctr) || s.closed {
 		h.close()
 		return
+	}
+	if has {
+		h = was.filled(h)
+	}
+	if h.inputEnded && h.stdin != nil { // meanwhile
+		_ = h.stdin.Close()
+		h.stdin = nil
 	}
 	s.of[ctr] = h
 }
@@ -89,11 +133,24 @@ func (s *handles) dropped(ctr string, all Dropped) (since Dropped) {
 	return since
 }
 
+// has reports whether there is a handle of a container that lacks nothing.
 func (s *handles) has(ctr string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, has := s.of[ctr]
-	return has
+	h, has := s.of[ctr]
+	return has && !h.lacks
+}
+
+// lack reports whether a handle lacks something.
+func (s *handles) lack() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range s.of {
+		if h.lacks {
+			return true
+		}
+	}
+	return false
 }
 
 // lend returns copies of what is held of a container for a monitor that takes over: the container may exit while they

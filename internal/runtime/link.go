@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/monitor/wire"
-	"berth/internal/process"
 )
 
 // helloTimeout bounds the first answer of a monitor.
@@ -176,10 +174,16 @@ func (l *link) establish(ctx context.Context) ([]wire.Container, error) {
 // on. No other request may come before that: the monitor would report a terminal as missing that it has only not been
 // given yet.
 func (l *link) join(ctx context.Context, c *client, list []wire.Container) error {
+	lacks := l.handles.lack()
 	for _, e := range list {
 		if e.State != wire.Exited {
+			if lacks { // what is handed over is to be whole
+				hold(ctx, l, c, e)
+			}
 			handOver(ctx, l, c, e)
-			hold(ctx, l, c, e)
+			if !lacks {
+				hold(ctx, l, c, e)
+			}
 		}
 		tellDropped(l, e.ID, e.Dropped)
 	}
@@ -221,7 +225,7 @@ func hello(ctx context.Context, c *client) ([]wire.Container, error) {
 }
 
 // A monitor that has no room for descriptors is asked once more: it waits for ten seconds until it takes the end of a
-// process for unseen.
+// process for unseen. So it is where the daemon has no room to copy them.
 const (
 	handOverTries = 16
 	handOverPause = 500 * time.Millisecond
@@ -229,43 +233,69 @@ const (
 
 // handOver gives a monitor what it cannot find by name. One that has it already, or needs nothing, passes over it.
 func handOver(ctx context.Context, l *link, c *client, e wire.Container) {
-	fds, err := l.handles.lend(e.ID)
-	if err == nil {
-		for range handOverTries {
-			_, err = c.quick(ctx, wire.Request{Op: wire.Inherit, Container: e.ID}, fds...)
-			if !wire.Lacks(err) || ctx.Err() != nil {
-				break
-			}
-			time.Sleep(handOverPause)
+	var err error
+	for range handOverTries {
+		if err = handOverOnce(ctx, l, c, e); !wire.Lacks(err) || ctx.Err() != nil {
+			break
 		}
-		closeFiles(fds)
+		time.Sleep(handOverPause)
 	}
 	if err != nil {
 		l.cfg.Log.Warn("a monitor could not take over a container's process", "pod", l.pod, "container", e.ID, "error", err)
 	}
 }
 
-// hold keeps what a monitor that takes over will need of a container.
+func handOverOnce(ctx context.Context, l *link, c *client, e wire.Container) error {
+	fds, err := l.handles.lend(e.ID)
+	if err != nil {
+		return err
+	}
+	defer closeFiles(fds)
+	_, err = c.quick(ctx, wire.Request{Op: wire.Inherit, Container: e.ID}, fds...)
+	return err
+}
+
+// hold keeps what a monitor that takes over will need of a container. For what cannot be opened just now Watch tries it
+// again.
 func hold(ctx context.Context, l *link, c *client, e wire.Container) {
 	if l.handles.has(e.ID) {
 		return
 	}
-	h := handle{pidfd: pidfd(e.Process)}
+	h, err := openHandle(l.cfg.bundle(l.pod, e.ID), e.Process, e.StdinOnce && !e.Terminal)
 	if e.Dropped != nil {
 		h.dropped = *e.Dropped
 	}
 	if e.Terminal {
-		ctx, cancel := context.WithTimeoutCause(ctx, c.quickLimit(), errNoMonitor)
-		a, err := c.ask(ctx, wire.Request{Op: wire.Console, Container: e.ID})
-		cancel()
-		if err == nil && len(a.fds) == 1 {
-			h.console = a.fds[0]
+		var consoleErr error
+		h.console, consoleErr = askConsole(ctx, c, e.ID)
+		if wire.Lacks(consoleErr) || errors.Is(consoleErr, errNoMonitor) {
+			h.lacks, err = true, errors.Join(err, consoleErr)
 		}
-	} else if e.StdinOnce {
-		h.stdin = openInput(l.cfg.bundle(l.pod, e.ID))
 	}
-	h.output = openOutput(l.cfg.bundle(l.pod, e.ID))
-	l.handles.add(e.ID, h)
+	keep(l, e.ID, h, err)
+}
+
+// holdAgain holds what could not be held of a pod's containers, and gives the monitor what it may wait for.
+func holdAgain(ctx context.Context, l *link, c *client) {
+	reply, err := c.quick(ctx, wire.Request{Op: wire.Hello, Version: wire.Version})
+	if err != nil {
+		return // it is replaced if that goes on
+	}
+	for _, e := range reply.Containers {
+		if e.State != wire.Exited {
+			hold(ctx, l, c, e)
+			_ = handOverOnce(ctx, l, c, e)
+		}
+	}
+}
+
+// keep adds a handle, and tells what the node lacked to open all of it.
+func keep(l *link, ctr string, h handle, err error) {
+	l.handles.add(ctr, h)
+	if err != nil {
+		l.cfg.Log.Warn("the daemon cannot hold what a container would lose if its monitor were killed now; it is tried "+
+			"again each minute", "pod", l.pod, "container", ctr, "error", err)
+	}
 }
 
 // unasked takes messages of the monitor that are no answers.
@@ -444,13 +474,4 @@ func (l *link) reap() {
 	case <-reaped:
 	case <-time.After(reapTime):
 	}
-}
-
-// pidfd opens a process so that its end can be asked for whoever is its parent; nil where it is gone.
-func pidfd(p Process) *os.File {
-	f, err := process.Open(p.PID, p.StartTime)
-	if err != nil {
-		return nil
-	}
-	return f
 }

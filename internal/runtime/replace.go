@@ -104,7 +104,8 @@ func tick(cfg *Config) time.Duration {
 // monitor with probes to run is never asked, and one without costs some 0.1 ms in quietTime.
 const quietTime, lookPause = 5 * time.Minute, time.Minute
 
-// Watch asks monitors that have said nothing for long whether they are there, until ctx ends.
+// Watch asks monitors that have said nothing for long whether they are there, and holds what the daemon could not hold
+// of their containers before, until ctx ends.
 func (r *Runtime) Watch(ctx context.Context) {
 	ticker := time.NewTicker(lookPause)
 	defer ticker.Stop()
@@ -115,10 +116,20 @@ func (r *Runtime) Watch(ctx context.Context) {
 		case <-ticker.C:
 		}
 		for _, l := range r.links.list() {
-			if c := l.live(); c != nil && c.quietFor() >= quietTime && ctx.Err() == nil {
-				_ = c.ping(ctx)
-			}
+			lookAt(ctx, l)
 		}
+	}
+}
+
+// lookAt does what Watch does, for one pod.
+func lookAt(ctx context.Context, l *link) {
+	c := l.live()
+	switch {
+	case c == nil || ctx.Err() != nil:
+	case l.handles.lack():
+		holdAgain(ctx, l, c)
+	case c.quietFor() >= quietTime:
+		_ = c.ping(ctx)
 	}
 }
 
@@ -284,11 +295,8 @@ func leave(l *link) *left {
 		}
 		b, err := c.bundleOf(pod, ctr)
 		if !handles.has(ctr) {
-			h := handle{pidfd: pidfd(p), output: openOutput(dir)}
-			if b.Stdin && b.StdinOnce && !b.StdinClosed && !b.Terminal {
-				h.stdin = openInput(dir)
-			}
-			handles.add(ctr, h)
+			h, lack := openHandle(dir, p, b.Stdin && b.StdinOnce && !b.StdinClosed && !b.Terminal)
+			keep(l, ctr, h, lack)
 		}
 		if status, ok := process.Ending(p.PID, p.StartTime, nil); ok && err == nil && b.Sandbox == "" {
 			e := exitFrom(p, status)

@@ -251,19 +251,24 @@ func feed(ctx context.Context, r *Runtime, pod, ctr string, in io.Reader) (io.Cl
 
 // Console returns the master of a container's terminal, for the caller to close.
 func (r *Runtime) Console(ctx context.Context, pod, ctr string) (*os.File, error) {
-	cl, err := r.links.monitor(ctx, pod)
+	c, err := r.links.monitor(ctx, pod)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, cl.quickLimit(), errNoMonitor)
+	return askConsole(ctx, c, ctr)
+}
+
+// askConsole asks a monitor for the master of a container's terminal.
+func askConsole(ctx context.Context, c *client, ctr string) (*os.File, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.quickLimit(), errNoMonitor)
 	defer cancel()
-	a, err := cl.ask(ctx, wire.Request{Op: wire.Console, Container: ctr})
+	a, err := c.ask(ctx, wire.Request{Op: wire.Console, Container: ctr})
 	if err != nil {
 		return nil, err
 	}
-	if len(a.fds) != 1 {
+	if len(a.fds) != 1 { // the kernel delivers none where this process has no room for it
 		closeFiles(a.fds)
-		return nil, fmt.Errorf("the monitor sent %d descriptors for a terminal", len(a.fds))
+		return nil, fmt.Errorf("the terminal of container %s came as %d descriptors: %w", ctr, len(a.fds), unix.EMFILE)
 	}
 	return a.fds[0], nil
 }
