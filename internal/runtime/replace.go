@@ -296,6 +296,9 @@ func leave(l *link) *left {
 		b, err := c.bundleOf(pod, ctr)
 		if !handles.has(ctr) {
 			h, lack := openHandle(dir, p, b.Stdin && b.StdinOnce && !b.StdinClosed && !b.Terminal)
+			if b.Terminal && process.Alive(p.PID, p.StartTime) {
+				h.console = takeMaster(l, ctr, p)
+			}
 			keep(l, ctr, h, lack)
 		}
 		if status, ok := process.Ending(p.PID, p.StartTime, nil); ok && err == nil && b.Sandbox == "" {

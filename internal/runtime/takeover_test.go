@@ -254,6 +254,40 @@ func TestInputOfAHungMonitor(t *testing.T) {
 	}
 }
 
+// TestTerminalsOfAHungMonitor has a monitor hang that a new daemon has never joined. It is replaced, and no terminal is
+// hung up or taken for another.
+func TestTerminalsOfAHungMonitor(t *testing.T) {
+	g := newRig(t)
+	tty := func(c *Create) { c.Terminal, c.Stdin = true, true }
+	lines := []string{"first", "second"}
+	var all []string
+	for i, line := range lines {
+		all = append(all, g.run("echo on; while read line; do echo "+line+" got $line; done; exit 9", tty))
+		g.hasSaid(all[i], "on")
+	}
+	g.loseDaemon()
+	g.halt()
+	g.cfg.Tick = 10 * time.Millisecond
+	g.Runtime = g.must(New(g.cfg)).(*Runtime)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if _, err := g.Adopt(ctx, g.pod); err == nil {
+		t.Fatal("a monitor that is stopped answers")
+	}
+	g.within(30*time.Second, "it is replaced", func() bool { return g.Monitors().Replaced[ReplacedSilent] == 1 })
+	for range 2 {
+		for i, ctr := range all {
+			if f, _ := g.found(ctr); f.State != Running {
+				t.Fatalf("one is %+v, and has said %q", f, g.said(ctr))
+			}
+			typed := newID()[:6]
+			g.ok(unixWrite(g.must(g.Console(t.Context(), g.pod, ctr)).(*os.File), typed+"\n"))
+			g.hasSaid(ctr, lines[i]+" got "+typed)
+		}
+		g.killMonitor()
+	}
+}
+
 // TestInputThatEndsWhileTheMonitorHangs has the client of a container go while the monitor hangs, which is replaced
 // only when nobody tries any more to tell it. The container, which reads nothing at that moment, sees the end of its
 // input all the same; one whose client is there does not.
