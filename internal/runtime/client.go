@@ -293,13 +293,16 @@ func (w *pending) await(ctx context.Context, c *client) (answer, error) {
 	if goesOn(w.op) && w.left != nil && w.left.Load() {
 		return answer{}, fmt.Errorf("%s: %w: %w", w.op, errLeft, context.Cause(ctx))
 	}
-	if lasting(w.op) {
+	if lasting(w.op) { // a disk or a runtime may hold it up: whether the monitor is there, it is asked
 		_, _ = c.send(wire.Request{Op: wire.Cancel, Cancels: w.id}, nil)
+		late := time.AfterFunc(cancelGrace-quickTimeout, func() { _ = c.ping(context.WithoutCancel(ctx)) })
+		defer late.Stop()
 		select {
 		case a, ok := <-w.answer:
 			return a.of(w.op, ok)
 		case <-time.After(cancelGrace):
 		}
+		return answer{}, fmt.Errorf("%s: the pod's monitor has not come to an end with it: %w", w.op, context.Cause(ctx))
 	}
 	if time.Since(w.since) >= quickTimeout/10 { // else it is the caller that had no time
 		c.silence.begin()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -137,5 +138,46 @@ func TestMonitorThatCannotBeAsked(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatal("the connection is kept")
 		}
+	}
+}
+
+// TestGivenUp gives up a reopening that does not come to an end. Its monitor is silent only where it does not say that
+// it is there.
+func TestGivenUp(t *testing.T) {
+	for _, there := range []bool{true, false} {
+		t.Run(fmt.Sprintf("there=%v", there), func(t *testing.T) {
+			t.Parallel()
+			monitor, daemon := connected(t)
+			s := &silence{}
+			c := newClient(daemon, s, func(*wire.Reply) {}, func() {})
+			defer c.end()
+			go func() { // it answers what it can at once, until the connection ends
+				buf := make([]byte, 4<<10)
+				for {
+					n, err := monitor.Read(buf)
+					if err != nil {
+						return
+					}
+					var q wire.Request
+					if err := json.Unmarshal(buf[:n], &q); err == nil && q.Op == wire.Hello && there {
+						_, _ = monitor.Write(wire.Encode(&wire.Reply{ID: q.ID, Version: wire.Version}))
+					}
+				}
+			}()
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			if _, err := c.call(ctx, wire.Request{Op: wire.ReopenLog, Container: "c1"}); !errors.Is(err, ctx.Err()) {
+				t.Errorf("it ends with %v", err)
+			}
+			silent := func() bool { since, _ := s.lasts(); return !since.IsZero() }
+			for end := time.Now().Add(timeouts.For(10 * time.Second)); !there && !silent(); time.Sleep(time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatal("a monitor that says nothing is not silent")
+				}
+			}
+			if there && silent() {
+				t.Error("a monitor that is there is silent")
+			}
+		})
 	}
 }
