@@ -3,11 +3,17 @@ package runtime
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 
 	"berth/internal/monitor/wire"
 )
+
+// discard reads and throws away what a client sends and nothing takes, or takes any more, until the client ends it: one
+// of which nothing is read would be held up, with its pings. An input with a WriteTo of its own, which has failed, has
+// been told by that, and what is left of it comes by Read.
+func discard(in io.Reader) { _, _ = io.Copy(io.Discard, struct{ io.Reader }{in}) }
 
 // inputFile, in a container's directory, names the daemon through which a client had an input that is meant for one.
 // Clients do not outlive their daemon: where it is another, the input has ended.

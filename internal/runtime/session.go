@@ -156,8 +156,11 @@ func (e *ends) pipes(s Session) error {
 		e.theirs = append(e.theirs, r)
 		e.hold(w)
 		go func() {
-			_, _ = io.Copy(w, s.Stdin)
+			_, err := io.Copy(w, s.Stdin)
 			_ = w.Close()
+			if err != nil {
+				discard(s.Stdin)
+			}
 		}()
 	}
 	for _, client := range []io.Writer{s.Stdout, s.Stderr} {
@@ -214,9 +217,11 @@ func (e *ends) terminal(s Session) {
 	}
 	if s.Stdin != nil {
 		go func() {
-			if _, err := io.Copy(f, s.Stdin); err == nil {
-				_, _ = f.Write([]byte{4}) // end of transmission, as a person would type it
+			if _, err := io.Copy(f, s.Stdin); err != nil {
+				discard(s.Stdin)
+				return
 			}
+			_, _ = f.Write([]byte{4}) // end of transmission, as a person would type it
 		}()
 	}
 	if s.Resize != nil {

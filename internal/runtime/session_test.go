@@ -3,6 +3,7 @@ package runtime
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -105,6 +106,55 @@ func TestSessionThatClosesItsInput(t *testing.T) {
 	}
 	cancel()
 	<-ended
+	g.nothingLeft(ctr)
+}
+
+// TestInputThatIsNoLongerTaken has clients send more than anything holds to what has closed its input, or its terminal,
+// and goes on: it is thrown away, and holds up no client.
+func TestInputThatIsNoLongerTaken(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("sleep 1000")
+	once := g.run("read line; exec 0<&-; sleep 1000", func(c *Create) { c.Stdin, c.StdinOnce = true, true })
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var ended []<-chan error
+	client := func(what string, play func(in io.Reader) error) *io.PipeWriter {
+		r, w := io.Pipe()
+		end := make(chan error, 1)
+		ended = append(ended, end)
+		go func() { end <- play(r) }()
+		late := time.AfterFunc(timeouts.For(30*time.Second), func() {
+			_ = r.CloseWithError(fmt.Errorf("nobody reads what is sent to %s", what))
+		})
+		t.Cleanup(func() { late.Stop(); _ = w.Close() })
+		return w
+	}
+	send := func(w *io.PipeWriter) {
+		t.Helper()
+		if _, err := w.Write(make([]byte, 4<<20)); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, tty := range []bool{false, true} {
+		send(client("a command", func(in io.Reader) error {
+			_, err := g.session(ctx, ctr, "exec 0<&- >&- 2>&-; sleep 1000", tty, Session{Stdin: in, Stdout: io.Discard})
+			return err
+		}))
+	}
+	attach := func(in io.Reader) error { return g.Attach(ctx, g.pod, once, Attach{Stdin: in}) }
+	first, second := client("a container", attach), client("a container", attach)
+	g.must(second.Write([]byte("\n"))) // both have it open
+	g.must(first.Write([]byte("\n")))
+	g.ok(first.Close())
+	g.within(5*time.Second, "the monitor closes the input", func() bool {
+		b, err := g.cfg.bundleOf(g.pod, once)
+		return err == nil && b.StdinClosed
+	})
+	send(second)
+	cancel()
+	for _, end := range ended {
+		<-end
+	}
 	g.nothingLeft(ctr)
 }
 

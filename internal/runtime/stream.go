@@ -212,8 +212,7 @@ func widen(f *os.File) {
 }
 
 // feed copies a caller's input to the container until it ends, or what it returns is closed. A container whose input is
-// meant for one client then sees the end of it. What is sent to one that has no input is read and thrown away: a client
-// of which nothing is read would be held up, with its pings.
+// meant for one client then sees the end of it. What is sent to one that has no input is thrown away.
 func feed(ctx context.Context, r *Runtime, pod, ctr string, in io.Reader) (io.Closer, error) {
 	dir := r.cfg.bundle(pod, ctr)
 	b, err := r.cfg.bundleOf(pod, ctr)
@@ -223,7 +222,7 @@ func feed(ctx context.Context, r *Runtime, pod, ctr string, in io.Reader) (io.Cl
 	var w *os.File
 	switch {
 	case !b.Stdin: // nor is what is typed at its terminal for it
-		go func() { _, _ = io.Copy(io.Discard, in) }()
+		go discard(in)
 		return io.NopCloser(nil), nil
 	case b.Terminal:
 		w, err = r.Console(ctx, pod, ctr)
@@ -240,10 +239,13 @@ func feed(ctx context.Context, r *Runtime, pod, ctr string, in io.Reader) (io.Cl
 		return nil, fmt.Errorf("attach standard input: %w", err)
 	}
 	go func() {
-		_, _ = io.Copy(w, in)
+		_, err := io.Copy(w, in)
 		_ = w.Close()
 		if b.StdinOnce && !b.Terminal {
 			closeStdin(context.WithoutCancel(ctx), r, pod, ctr)
+		}
+		if err != nil {
+			discard(in)
 		}
 	}()
 	return w, nil
