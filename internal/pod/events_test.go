@@ -289,7 +289,10 @@ func TestKillThatFailed(t *testing.T) {
 	}
 	l.runtime = was
 	b.drv.end(string(l.p.id), string(ctr), runtime.Exit{Code: 137, OOMKilled: true})
-	wait(t, "the exit", func() bool { _, c, err := b.Catalog.GetContainer(ctr); return err == nil && c.State == sandbox.Exited })
+	wait(t, "the exit", func() bool {
+		_, c, err := b.Catalog.GetContainer(ctr)
+		return err == nil && c.State == sandbox.Exited
+	})
 	if _, c, _ := b.Catalog.GetContainer(ctr); c.Reason != sandbox.ReasonOOM {
 		t.Errorf("it has ended with %d, %q", c.ExitCode, c.Reason)
 	}

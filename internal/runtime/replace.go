@@ -216,8 +216,8 @@ func held(l *link) string {
 var errReplaced = errors.New("the pod's monitor hangs, and another one takes its place")
 
 // replace kills the pod's monitor, to which c is the connection or nil, and has another one take over. Where there is
-// another one already, it does nothing. Where none can be started, it is tried on. A monitor that was killed before, and
-// cannot end because it waits in the kernel, takes no place from those of other pods.
+// another one already, it does nothing. Where none can be started, it is tried on. A monitor that was killed before,
+// and cannot end because it waits in the kernel, takes no place from those of other pods.
 func (l *link) replace(ctx context.Context, c *client, why string) error {
 	l.hasten(errReplaced)
 	ctx, release, err := l.take(ctx)
