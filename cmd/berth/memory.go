@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -26,9 +27,11 @@ func openMemory(cfg *config.Config, g *groups, boot string, log *slog.Logger) *m
 }
 
 // ownGroup is the group of the daemon alone, which the kernel can bound; "" where there is none. Images on a tmpfs are
-// memory of who fetches them: there the size of the tmpfs is the bound.
+// memory of who fetches them: there the size of the tmpfs is the bound. On a node in a PID namespace the kernel's log
+// calls a daemon that was killed by another pid, so that its deaths are not counted, and nothing would take the bound
+// away.
 func ownGroup(cfg *config.Config, g *groups, log *slog.Logger) string {
-	if g.unit == "" || onTmpfs(cfg.ImagesRoot()) {
+	if g.unit == "" || onTmpfs(cfg.ImagesRoot()) || !inFirstPIDNamespace() {
 		return ""
 	}
 	own, ok := systemd.Leaf(g.unit, g.tracking)
@@ -40,6 +43,13 @@ func ownGroup(cfg *config.Config, g *groups, log *slog.Logger) string {
 		return ""
 	}
 	return own
+}
+
+// inFirstPIDNamespace reports whether this process has the pid by which the kernel's log calls it. The kernel gives the
+// first namespace a fixed number (PROC_PID_INIT_INO).
+func inFirstPIDNamespace() bool {
+	name, err := os.Readlink("/proc/self/ns/pid")
+	return err != nil || name == "pid:[4026531836]"
 }
 
 func onTmpfs(path string) bool {
