@@ -303,8 +303,8 @@ var (
 		Beyond: "ends the session",
 	})
 	CommandInput = define(Budget{
-		Name: "input of a session of exec or attach over a WebSocket that its command has not read", Unit: Bytes,
-		Limit: 1 << 20, Beyond: "is not received until the command reads",
+		Name: "input of a command, or of a port of a port-forward, over a WebSocket that it has not read", Unit: Bytes,
+		Limit: 1 << 20, Beyond: "is not received until it reads",
 	})
 	IdleConnections = define(Budget{
 		Name: "connections for exec, attach and port-forward that use no address", Limit: 512,

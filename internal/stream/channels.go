@@ -19,13 +19,16 @@ import (
 	"berth/internal/limit"
 )
 
-// channels are the streams of a command in one WebSocket. The first byte of a message says of which it is.
+// channels are the streams of a session in one WebSocket. The first byte of a message says of which it is.
 type channels struct {
 	socket *webSocket
-	base64 bool // messages are text, with a digit for the channel
+	base64 bool // messages are text, with a character for the channel
 	closes bool // a client can end a channel
-	input  *input
-	sizes  *sizes
+
+	// Set before serve.
+	to     map[byte]receiver // where what comes on a channel goes; what has no place goes nowhere
+	inputs []*input          // those of them that somebody reads
+	gone   func()            // is called when the client has gone without a word, or is sent away. It may be repeated
 
 	received chan bool // whether the client is still there when nothing more is received
 	stopping atomic.Bool
@@ -33,33 +36,52 @@ type channels struct {
 	mu sync.Mutex // held for a message that is sent
 }
 
-func newChannels(s *webSocket) *channels {
-	return &channels{
-		socket: s, base64: webSocketProtocols[s.Subprotocol()],
-		closes: s.Subprotocol() == remotecommand.StreamProtocolV5Name,
-		input:  newInput(), sizes: newSizes(), received: make(chan bool, 1),
-	}
+// receiver takes what comes on a channel. A Write that fails ends the session.
+type receiver interface {
+	io.Writer
+	// finish says that no more will come. It may be repeated.
+	finish()
 }
 
-// inputTime is how long a command may take to read what a client has sent that has gone.
+func newChannels(s *webSocket, base64 bool) *channels {
+	return &channels{socket: s, base64: base64, to: map[byte]receiver{}, gone: func() {}, received: make(chan bool, 1)}
+}
+
+// input makes a channel one of which somebody reads what the client sends.
+func (c *channels) input(channel byte) *input {
+	in := newInput()
+	c.to[channel] = in
+	c.inputs = append(c.inputs, in)
+	return in
+}
+
+// inputTime is how long may be taken to read what a client has sent that has gone.
 const inputTime = 2 * time.Second
 
 // serve receives from the client until end is called. The context that it returns ends when the client goes away, or is
 // sent away for what it has sent.
 func (c *channels) serve(r *http.Request, log *slog.Logger) (ctx context.Context, end func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
-	stop := context.AfterFunc(r.Context(), c.input.finish) // who waits for the command sees the end of the connection
+	stop := context.AfterFunc(r.Context(), c.gone) // also while an input waits for its reader
 	go func() {
 		err := c.receive()
 		var did *breach
 		broken := errors.As(err, &did)
 		var told error
-		if broken { // before the command learns that its input has ended: it may end by that, which closes as usual
+		switch {
+		case broken: // before the session learns that its input has ended: it may end by that, which closes as usual
 			log.Warn("a session of a client is ended for what it has sent", "client", r.RemoteAddr, "error", err)
 			told = c.socket.sendClose(did.code, err.Error(), time.Now().Add(closeTime))
+			c.gone()
+		case errors.Is(err, errEnded):
+		case saidGoodbye(err):
+			stop()
+		default:
+			c.gone()
 		}
-		c.input.finish()
-		c.sizes.finish()
+		for _, to := range c.to {
+			to.finish()
+		}
 		switch {
 		case errors.Is(err, errEnded):
 			c.received <- true
@@ -71,7 +93,7 @@ func (c *channels) serve(r *http.Request, log *slog.Logger) (ctx context.Context
 			c.received <- told == nil
 		default:
 			_ = c.socket.Close()
-			c.input.awaitRead(inputTime)
+			c.awaitRead()
 			cancel()
 			c.received <- false
 		}
@@ -80,6 +102,20 @@ func (c *channels) serve(r *http.Request, log *slog.Logger) (ctx context.Context
 		defer cancel()
 		defer stop()
 		c.end(r)
+	}
+}
+
+// saidGoodbye reports whether a client has closed its WebSocket before its connection.
+func saidGoodbye(err error) bool {
+	var closed *websocket.CloseError
+	return errors.As(err, &closed) && closed.Code != websocket.CloseAbnormalClosure
+}
+
+// awaitRead returns when all that has come was read, or after inputTime.
+func (c *channels) awaitRead() {
+	by := time.Now().Add(inputTime)
+	for _, in := range c.inputs {
+		in.awaitRead(time.Until(by))
 	}
 }
 
@@ -98,8 +134,8 @@ func (c *channels) end(r *http.Request) {
 	_ = c.socket.Close()
 }
 
-// errEnded says that the command has ended.
-var errEnded = errors.New("the command has ended")
+// errEnded says that the session has ended by itself.
+var errEnded = errors.New("the session has ended")
 
 // breach is what a client has sent that ends its session, with the code that tells it so.
 type breach struct {
@@ -110,7 +146,7 @@ type breach struct {
 func (b *breach) Error() string { return b.err.Error() }
 func (b *breach) Unwrap() error { return b.err }
 
-// receive passes on what the client sends until it closes the connection, the command has ended, or it does what it
+// receive passes on what the client sends until it closes the connection, the session has ended, or it does what it
 // must not.
 func (c *channels) receive() error {
 	for {
@@ -126,7 +162,7 @@ func (c *channels) receive() error {
 	}
 }
 
-// stopped tells whether it was the end of the command that ended a read, and not the client.
+// stopped tells whether it was the end of the session that ended a read, and not the client.
 func (c *channels) stopped(err error) error {
 	var timeout interface{ Timeout() bool }
 	if errors.As(err, &timeout) && timeout.Timeout() {
@@ -149,11 +185,8 @@ func (c *channels) take(message io.Reader) error {
 		channel -= '0'
 		message = base64.NewDecoder(base64.StdEncoding, message)
 	}
-	switch channel {
-	case remotecommand.StreamStdIn:
-		return c.pass(message, c.input)
-	case remotecommand.StreamResize:
-		return c.pass(message, c.sizes)
+	if to := c.to[channel]; to != nil {
+		return c.pass(message, to)
 	}
 	return c.pass(message, io.Discard)
 }
@@ -186,11 +219,8 @@ func (c *channels) takeClose(message io.Reader) error {
 		return &breach{websocket.CloseProtocolError, fmt.Errorf("a message that ends a channel names none of 0 to %d: %v",
 			remotecommand.StreamResize, rest[:n])}
 	}
-	switch rest[0] {
-	case remotecommand.StreamStdIn:
-		c.input.finish()
-	case remotecommand.StreamResize:
-		c.sizes.finish()
+	if to := c.to[rest[0]]; to != nil {
+		to.finish()
 	}
 	return nil
 }
@@ -222,16 +252,16 @@ func (o output) Write(p []byte) (n int, err error) {
 func (c *channels) send(channel byte, data []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	kind := websocket.BinaryMessage
-	if c.base64 {
-		kind, channel = websocket.TextMessage, '0'+channel
+	kind, number := websocket.BinaryMessage, []byte{channel}
+	if c.base64 { // which is a character, though one of two bytes is read by nobody
+		kind, number = websocket.TextMessage, []byte(string(rune('0'+channel)))
 	}
 	w, err := c.socket.NextWriter(kind)
 	if err != nil {
 		return err
 	}
 	// The message fits the library's buffer, so that only the end of it can fail.
-	_, _ = w.Write([]byte{channel})
+	_, _ = w.Write(number)
 	if c.base64 {
 		e := base64.NewEncoder(base64.StdEncoding, w)
 		_, _ = e.Write(data)

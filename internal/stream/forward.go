@@ -23,37 +23,36 @@ type forwarder struct {
 	conns *atomic.Int64   // that it carries
 }
 
+// dial connects to a port of a pod. done is to be called when the connection has ended.
+func (f forwarder) dial(ctx context.Context, pod string, port uint16) (conn Conn, done func(), err error) {
+	done = func() { f.conns.Add(-1) }
+	if err = limit.ForwardedConnections.Check(f.conns.Add(1)); err == nil {
+		ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+		defer cancel()
+		conn, err = f.cfg.Node.Dial(ctx, pod, port)
+	}
+	if err != nil {
+		done()
+		return nil, nil, err
+	}
+	return conn, done, nil
+}
+
 // PortForward connects a stream to a port of a pod until both directions have ended, one is reset, or the client sends
 // nothing more to a pod that has ended its direction. Only a connection that could not be made is an error: of one,
 // clients end all that they forward.
 func (f forwarder) PortForward(_ context.Context, pod, _ string, port int32, stream io.ReadWriteCloser) error {
-	defer f.conns.Add(-1)
-	err := limit.ForwardedConnections.Check(f.conns.Add(1))
-	var conn Conn
-	if err == nil {
-		ctx, cancel := context.WithTimeout(f.ctx, dialTimeout)
-		conn, err = f.cfg.Node.Dial(ctx, pod, uint16(port))
-		cancel()
-	}
+	s := stream.(httpstream.Stream)
+	conn, done, err := f.dial(f.ctx, pod, uint16(port))
 	if err != nil {
-		if s, ok := stream.(httpstream.Stream); ok {
-			awaitReply(s)
-		}
+		awaitReply(s)
 		return err
 	}
+	defer done()
 	defer conn.Close()
 	stop := context.AfterFunc(f.ctx, func() { Reset(conn) })
 	defer stop()
-	if s, ok := stream.(httpstream.Stream); ok {
-		forward(conn, s)
-		return nil
-	}
-	// A WebSocket's stream has no end of its own: the pod's is the end.
-	go func() {
-		_, _ = io.Copy(conn, stream)
-		_ = conn.CloseWrite()
-	}()
-	_, _ = io.Copy(stream, conn)
+	forward(conn, s)
 	return nil
 }
 

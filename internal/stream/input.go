@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"errors"
 	"io"
 	"sync"
 	"time"
@@ -8,7 +9,7 @@ import (
 	"berth/internal/limit"
 )
 
-// input is what a client has sent to its command and the command has not read. Nobody waits for a command that does
+// input is what a client has sent to its command, or to a port, and that has not read. Nobody waits for one that does
 // not read at all: what it leaves is thrown away.
 type input struct {
 	mu      sync.Mutex // guards what follows
@@ -16,6 +17,7 @@ type input struct {
 	taken   bool          // the reader has had some, and has not come back for more
 	ended   bool          // no more will come
 	unread  bool          // nobody reads any more
+	wasCut  bool          // the client has gone in the middle of it
 	changed chan struct{} // closed and made anew with each change
 }
 
@@ -53,22 +55,22 @@ func (i *input) put(p []byte) int {
 	return len(p)
 }
 
+// errCut is the end of an input whose client has gone in the middle of it.
+var errCut = errors.New("the client has gone")
+
 // Read waits for what the client sends, or the end of it.
 func (i *input) Read(p []byte) (int, error) {
 	for {
-		n, changed := i.get(p)
+		n, changed, err := i.get(p)
 		if changed == nil {
-			return n, nil
-		}
-		if n < 0 {
-			return 0, io.EOF
+			return n, err
 		}
 		<-changed
 	}
 }
 
-// get reads what there is. Where there is nothing it returns what to wait for, and -1 where nothing will come.
-func (i *input) get(p []byte) (n int, changed <-chan struct{}) {
+// get reads what there is. Where there is nothing it returns what to wait for.
+func (i *input) get(p []byte) (n int, changed <-chan struct{}, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.taken {
@@ -76,10 +78,12 @@ func (i *input) get(p []byte) (n int, changed <-chan struct{}) {
 		i.changeLocked()
 	}
 	switch {
+	case i.wasCut:
+		return 0, nil, errCut
 	case i.unread, i.ended && len(i.data) == 0:
-		return -1, i.changed
+		return 0, nil, io.EOF
 	case len(i.data) == 0:
-		return 0, i.changed
+		return 0, i.changed, nil
 	}
 	n = copy(p, i.data)
 	if i.data = i.data[n:]; len(i.data) == 0 && cap(i.data) > keptBytes {
@@ -87,18 +91,21 @@ func (i *input) get(p []byte) (n int, changed <-chan struct{}) {
 	}
 	i.taken = n > 0
 	i.changeLocked()
-	return n, nil
+	return n, nil, nil
 }
 
-// WriteTo copies to a command until the client's input ends. io.Copy calls it, so that a command that takes no more is
-// noticed: from then on all is thrown away, and the client is not held up.
+// WriteTo copies until the client's input ends. io.Copy calls it, so that a command that takes no more is noticed: from
+// then on all is thrown away, and the client is not held up.
 func (i *input) WriteTo(w io.Writer) (n int64, err error) {
 	buf := buffers.Get().(*[messageBytes]byte)
 	defer buffers.Put(buf)
 	for {
 		read, err := i.Read(buf[:])
-		if err != nil {
+		if errors.Is(err, io.EOF) {
 			return n, nil
+		}
+		if err != nil {
+			return n, err
 		}
 		written, err := w.Write(buf[:read])
 		n += int64(written)
@@ -122,6 +129,14 @@ func (i *input) abandon() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.unread, i.data = true, nil
+	i.changeLocked()
+}
+
+// cut throws away what is there, and has the reader know that this was not all. It may be repeated.
+func (i *input) cut() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.unread, i.wasCut, i.data = true, true, nil
 	i.changeLocked()
 }
 

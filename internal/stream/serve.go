@@ -89,22 +89,21 @@ func (s *Server) servePortForward(w http.ResponseWriter, r *http.Request, req an
 		most := bounds{open: 2 * int(limit.ForwardedConnections.Limit)} // each has one for errors
 		w, end := s.guarded(w, r, most)
 		defer end()
-		portforward.ServePortForward(w, r, f, q.PodSandboxId, "", &portforward.V4Options{Ports: q.Port}, idleElsewhere,
-			s.createTime, portforward.SupportedProtocols)
+		portforward.ServePortForward(w, r, f, q.PodSandboxId, "", &portforward.V4Options{}, idleElsewhere, s.createTime,
+			portforward.SupportedProtocols)
 	}
-	if wsstream.IsWebSocketRequestWithTunnelingProtocol(r) {
+	switch {
+	case wsstream.IsWebSocketRequestWithTunnelingProtocol(r):
 		tunnel(w, r, s.cfg.Log, serve)
-		return
+	case wsstream.IsWebSocketRequest(r):
+		f.serveWebSocket(w, r, q.PodSandboxId, q.Port)
+	default:
+		serve(w, r)
 	}
-	serve(w, r)
 }
 
-// guarded gives the library a connection on which a client keeps to its bounds, until end is called. Of a WebSocket
-// they are not known.
+// guarded gives the library a connection on which a client keeps to its bounds, until end is called.
 func (s *Server) guarded(w http.ResponseWriter, r *http.Request, b bounds) (guarded http.ResponseWriter, end func()) {
-	if wsstream.IsWebSocketRequest(r) {
-		return w, func() {}
-	}
 	g := &guardedWriter{ResponseWriter: w, request: r, bounds: b, ended: func(err error) {
 		s.cfg.Log.Warn("a session of a client is ended for what it has sent", "client", r.RemoteAddr, "error", err)
 	}}

@@ -15,9 +15,12 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// messageBytes is the most that a command's message to its client holds. Those that are not larger are sent as one
-// frame: some clients do not know messages of several.
+// messageBytes is the most that a message to a client holds, after the number of its channel. Those that are not larger
+// are sent as one frame: some clients do not know messages of several.
 const messageBytes = 32 << 10
+
+// numberBytes is the most that the number of a channel takes: a character of UTF-8 where messages are text.
+const numberBytes = 2
 
 // socketBytes is the buffer of a WebSocket for what it reads. Larger reads do not go through it.
 const socketBytes = 4 << 10
@@ -26,7 +29,7 @@ const socketBytes = 4 << 10
 const closeTime = time.Second
 
 var (
-	// buffers are for what is on its way from a client to its command.
+	// buffers are for what is on its way from a client to its command or pod.
 	buffers = sync.Pool{New: func() any { return new([messageBytes]byte) }}
 	// messageBuffers are the library's, of messages that are sent. A session without output has none.
 	messageBuffers sync.Pool
@@ -53,7 +56,7 @@ func accept(w http.ResponseWriter, r *http.Request, known func(protocol string) 
 		return nil, fmt.Errorf("none of the protocols %q is known", asked)
 	}
 	u := websocket.Upgrader{
-		ReadBufferSize: socketBytes, WriteBufferSize: messageBytes + 1, WriteBufferPool: &messageBuffers,
+		ReadBufferSize: socketBytes, WriteBufferSize: messageBytes + numberBytes, WriteBufferPool: &messageBuffers,
 		Subprotocols: asked[i : i+1], CheckOrigin: func(*http.Request) bool { return true },
 	}
 	h := &hijacking{ResponseWriter: w}

@@ -1,7 +1,7 @@
 // Package stream serves exec, attach and port-forward over HTTP, to those to whom a kubelet was given an address. SPDY
 // is spoken by k8s.io/cri-streaming, behind a guard that keeps from it what it would keep without a bound or wait for
-// without an end (guard.go); commands over a WebSocket, and port-forwards whose SPDY is tunnelled through one, are
-// served here (websocket.go).
+// without an end (guard.go). What comes over a WebSocket is served here: commands (websocket.go), port-forwards
+// (ports.go), and the tunnel for those that speak SPDY inside of one.
 //
 // An address holds a token, good for one connection within a minute. A client that goes away is noticed also while its
 // connection is not read from: the context of its request ends, whatever it waits for.
@@ -175,7 +175,7 @@ func (s *Server) Attach(req *runtimeapi.AttachRequest) (string, error) {
 
 // PortForward returns the address at which ports of a pod can be forwarded.
 func (s *Server) PortForward(req *runtimeapi.PortForwardRequest) (string, error) {
-	// Of a WebSocket each has two channels, whose number is a byte; and the library makes them at once.
+	// Of a WebSocket each has two channels, whose number is a byte, and all are connected at once.
 	if err := limit.ForwardedPorts.Check(int64(len(req.Port))); err != nil {
 		return "", fmt.Errorf("port-forward: %w", err)
 	}

@@ -34,9 +34,13 @@ func (p player) serveWebSocket(w http.ResponseWriter, r *http.Request, failed st
 		p.cfg.Log.Debug("a WebSocket connection could not be opened", "error", err)
 		return
 	}
-	c := newChannels(s)
+	c := newChannels(s, webSocketProtocols[s.Subprotocol()])
+	c.closes = s.Subprotocol() == remotecommand.StreamProtocolV5Name
+	in, sizes := c.input(remotecommand.StreamStdIn), newSizes()
+	c.to[remotecommand.StreamResize] = sizes
+	c.gone = in.finish // who waits for the command sees the end of the connection
 	if !p.options.Stdin {
-		c.input.abandon()
+		in.abandon()
 	}
 	out, errs, end := output{c, remotecommand.StreamStdOut}, output{c, remotecommand.StreamStdErr},
 		output{c, remotecommand.StreamErr}
@@ -50,8 +54,8 @@ func (p player) serveWebSocket(w http.ResponseWriter, r *http.Request, failed st
 	default:
 		_, _ = end.Write(nil)
 	}
-	err = p.run(ctx, c.input, out, errs, c.sizes.wait)
-	c.input.abandon()
+	err = p.run(ctx, in, out, errs, sizes.wait)
+	in.abandon()
 	o := outcome(err, failed)
 	text, err := json.Marshal(o)
 	if !strings.HasPrefix(s.Subprotocol(), "v") { // only of a failure, and its text alone
