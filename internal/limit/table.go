@@ -302,9 +302,14 @@ var (
 		Name: "bytes by which one session tells the sizes of its terminal", Unit: Bytes, Limit: 4 << 20,
 		Beyond: "ends the session",
 	})
-	CommandInput = define(Budget{
-		Name: "input of a command, or of a port of a port-forward, over a WebSocket that it has not read", Unit: Bytes,
-		Limit: 1 << 20, Beyond: "is not received until it reads",
+	SessionInput = define(Budget{
+		Name: "input of a session that its command, or its ports, have not read", Unit: Bytes, Limit: 1 << 20,
+		Beyond: "is not received until they read",
+	})
+	// SessionInputs does not count what is enough to go on: who reads gets all that its client sends.
+	SessionInputs = define(Budget{
+		Name: "input of all sessions that was not read, without the first 64 KiB of each", Unit: Bytes, Limit: 128 << 20,
+		Beyond: "is not received until the session has read what it has",
 	})
 	IdleConnections = define(Budget{
 		Name: "connections for exec, attach and port-forward that use no address", Limit: 512,

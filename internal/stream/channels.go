@@ -21,9 +21,10 @@ import (
 
 // channels are the streams of a session in one WebSocket. The first byte of a message says of which it is.
 type channels struct {
-	socket *webSocket
-	base64 bool // messages are text, with a character for the channel
-	closes bool // a client can end a channel
+	socket  *webSocket
+	base64  bool // messages are text, with a character for the channel
+	closes  bool // a client can end a channel
+	backlog *backlog
 
 	// Set before serve.
 	to     map[byte]receiver // where what comes on a channel goes; what has no place goes nowhere
@@ -43,13 +44,16 @@ type receiver interface {
 	finish()
 }
 
-func newChannels(s *webSocket, base64 bool) *channels {
-	return &channels{socket: s, base64: base64, to: map[byte]receiver{}, gone: func() {}, received: make(chan bool, 1)}
+func newChannels(s *webSocket, base64 bool, of *backlogs) *channels {
+	return &channels{
+		socket: s, base64: base64, backlog: &backlog{of: of}, to: map[byte]receiver{}, gone: func() {},
+		received: make(chan bool, 1),
+	}
 }
 
 // input makes a channel one of which somebody reads what the client sends.
 func (c *channels) input(channel byte) *input {
-	in := newInput()
+	in := newInput(c.backlog)
 	c.to[channel] = in
 	c.inputs = append(c.inputs, in)
 	return in
@@ -101,6 +105,7 @@ func (c *channels) serve(r *http.Request, log *slog.Logger) (ctx context.Context
 	return ctx, func() {
 		defer cancel()
 		defer stop()
+		defer c.backlog.close()
 		c.end(r)
 	}
 }

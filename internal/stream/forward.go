@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moby/spdystream/spdy"
 	"k8s.io/streaming/pkg/httpstream"
 
 	"berth/internal/limit"
@@ -21,6 +22,7 @@ type forwarder struct {
 	*Server
 	ctx   context.Context // ends with the client's connection
 	conns *atomic.Int64   // that it carries
+	kept  *kept           // where the library speaks
 }
 
 // dial connects to a port of a pod. done is to be called when the connection has ended.
@@ -42,7 +44,8 @@ func (f forwarder) dial(ctx context.Context, pod string, port uint16) (conn Conn
 // nothing more to a pod that has ended its direction. Only a connection that could not be made is an error: of one,
 // clients end all that they forward.
 func (f forwarder) PortForward(_ context.Context, pod, _ string, port int32, stream io.ReadWriteCloser) error {
-	s := stream.(httpstream.Stream)
+	s := counted{stream.(httpstream.Stream), f.kept}
+	defer f.kept.end(spdy.StreamId(s.Identifier()))
 	conn, done, err := f.dial(f.ctx, pod, uint16(port))
 	if err != nil {
 		awaitReply(s)
@@ -72,8 +75,8 @@ const resetTime = time.Second
 const quietTime = time.Second
 
 // forward copies both ways. The end of one direction is passed on and leaves the other open; a reset ends both.
-func forward(conn Conn, s httpstream.Stream) {
-	client := &clientEnd{Stream: s}
+func forward(conn Conn, s counted) {
+	client := &clientEnd{counted: s}
 	up, down := make(chan error, 1), make(chan error, 1)
 	go func() {
 		_, err := io.Copy(conn, client)
@@ -143,7 +146,7 @@ func awaitReply(s httpstream.Stream) { _, _ = s.Write(nil) }
 
 // clientEnd is the client's end of a stream. The library does not tell the end of the input and a reset apart.
 type clientEnd struct {
-	httpstream.Stream
+	counted
 	finished atomic.Bool
 	reads    atomic.Int64 // goes up when a read begins, and when it returns
 }
@@ -152,7 +155,7 @@ type clientEnd struct {
 func (c *clientEnd) Read(p []byte) (int, error) {
 	c.reads.Add(1)
 	defer c.reads.Add(1)
-	return c.Stream.Read(p)
+	return c.counted.Read(p)
 }
 
 // waits reports whether a read is under way at this count of them. If none is, what was read is on its way to the pod.

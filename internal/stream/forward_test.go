@@ -22,6 +22,8 @@ type pending struct {
 	waits   chan struct{}
 }
 
+func (pending) Identifier() uint32 { return 3 }
+
 func (p pending) Write(b []byte) (int, error) {
 	close(p.waits)
 	<-p.replied
@@ -35,7 +37,8 @@ func TestFailureIsToldAfterTheReply(t *testing.T) {
 	p := pending{replied: make(chan struct{}), waits: make(chan struct{})}
 	failed := make(chan error, 1)
 	go func() {
-		failed <- forwarder{s, context.Background(), &atomic.Int64{}}.PortForward(t.Context(), "p1", "", 80, p)
+		f := forwarder{s, context.Background(), &atomic.Int64{}, newKept(&s.backlogs)}
+		failed <- f.PortForward(t.Context(), "p1", "", 80, p)
 	}()
 	select {
 	case <-p.waits:

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -30,8 +31,8 @@ import (
 const (
 	// headerFields and headerBytes are those of a stream; kubectl sends three of some twenty bytes.
 	headerFields, headerBytes = 16, 512
-	// dataBytes is as much of a data frame as the library is given at once. It keeps up to fifty for a stream.
-	dataBytes = 64 << 10
+	// dataBytes is as much of a data frame as the library is given at once, so that what a session may always keep is two.
+	dataBytes = ownBytes / 2
 )
 
 // answerTime is how long a stream may take to be answered before the client's next reset, or its end, is told.
@@ -57,6 +58,7 @@ type guardedWriter struct {
 	http.ResponseWriter
 	request *http.Request
 	bounds  bounds
+	kept    *kept
 	ended   func(error) // hears why a session was ended
 	conn    *guard      // once it was given away
 }
@@ -78,7 +80,7 @@ func (w *guardedWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	g, err := newGuard(conn, rw.Reader, w.bounds, w.ended, func() { linger(w.request, conn) })
+	g, err := newGuard(conn, rw.Reader, w.bounds, w.kept, w.ended, func() { linger(w.request, conn) })
 	if err != nil {
 		_ = conn.Close()
 		return nil, nil, err
@@ -92,6 +94,7 @@ type guard struct {
 	net.Conn
 	in     *bufio.Reader
 	bounds bounds
+	kept   *kept
 	ended  func(error)
 	close  func()      // does it once
 	closed atomic.Bool // it was called, and nothing can be sent any more
@@ -123,8 +126,8 @@ type stream struct {
 	paired  bool   // with the one for errors
 }
 
-func newGuard(conn net.Conn, in *bufio.Reader, b bounds, ended func(error), end func()) (g *guard, err error) {
-	g = &guard{Conn: conn, in: in, bounds: b, ended: ended, close: sync.OnceFunc(end),
+func newGuard(conn net.Conn, in *bufio.Reader, b bounds, k *kept, ended func(error), end func()) (g *guard, err error) {
+	g = &guard{Conn: conn, in: in, bounds: b, kept: k, ended: ended, close: sync.OnceFunc(end),
 		types: map[string]bool{}, open: map[spdy.StreamId]stream{}, waiting: map[spdy.StreamId]bool{},
 		answer: make(chan struct{})}
 	g.parser, err = spdy.NewFramerWithOptions(io.Discard, &g.control,
@@ -150,7 +153,7 @@ func (g *guard) Read(p []byte) (int, error) {
 }
 
 func (g *guard) read(p []byte) (int, error) {
-	if len(g.ready) == 0 && g.data == 0 {
+	for len(g.ready) == 0 && g.data == 0 { // a frame that is passed over is none
 		if err := g.next(); err != nil {
 			return 0, err
 		}
@@ -168,6 +171,7 @@ func (g *guard) read(p []byte) (int, error) {
 // Close ends the connection when the client has what was sent to it.
 func (g *guard) Close() error {
 	g.closed.Store(true)
+	g.kept.backlog.close()
 	g.close()
 	return nil
 }
@@ -184,8 +188,6 @@ func (g *guard) next() error {
 	first, size := binary.BigEndian.Uint32(g.head[:]), int(binary.BigEndian.Uint32(g.head[4:])&0xffffff)
 	var err error
 	if first&controlBit == 0 {
-		g.rest = size
-		g.cut()
 		err = g.takeData(spdy.StreamId(first), size)
 	} else {
 		err = g.takeControl(size)
@@ -197,9 +199,11 @@ func (g *guard) next() error {
 	return err
 }
 
-// cut makes a frame of the next part of a data frame. What says that it is the last of its stream comes with the last.
+// cut makes a frame of the next part of a data frame, once there is room for it. What says that it is the last of its
+// stream comes with the last.
 func (g *guard) cut() {
 	n := min(g.rest, dataBytes)
+	g.kept.add(spdy.StreamId(binary.BigEndian.Uint32(g.head[:])), n)
 	g.rest -= n
 	head := g.head
 	binary.BigEndian.PutUint32(head[4:], uint32(n))
@@ -209,21 +213,51 @@ func (g *guard) cut() {
 	g.ready, g.data = head[:], n
 }
 
-// takeData looks whether there is who reads data of a stream.
+// takeData takes a data frame of a stream of which there is who reads it.
 func (g *guard) takeData(id spdy.StreamId, n int) error {
 	g.mu.Lock()
 	of, open := g.open[id]
 	g.mu.Unlock()
 	switch {
 	case n == 0 || !open: // its end; the library passes over what comes for a stream that has ended
-		return nil
 	case len(g.types) < g.bounds.streams, of.kind == portforward.StreamTypeData && !of.paired:
 		return errors.New("the client sends data before it has opened all streams")
 	case of.kind == remotecommand.StreamTypeResize:
-		g.sizes += int64(n)
-		return limit.TerminalSizes.Check(g.sizes)
+		return g.takeSize(n)
 	case of.kind != remotecommand.StreamTypeStdin && of.kind != portforward.StreamTypeData:
 		return fmt.Errorf("the client sends data on a stream of the type %q, which is the server's", of.kind)
+	}
+	g.rest = n
+	g.cut()
+	return nil
+}
+
+// takeSize takes a size of a terminal. What is none is passed over: the library ends reading sizes for it, and one
+// without an end it keeps.
+func (g *guard) takeSize(n int) error {
+	g.sizes += int64(n)
+	if err := limit.TerminalSizes.Check(g.sizes); err != nil {
+		return err
+	}
+	frame := append(make([]byte, 0, frameHead+min(n, sizeBytes)), g.head[:]...)
+	if n > sizeBytes {
+		if _, err := g.in.Discard(n); err != nil {
+			return err
+		}
+	} else {
+		frame = frame[:frameHead+n]
+		if _, err := io.ReadFull(g.in, frame[frameHead:]); err != nil {
+			return err
+		}
+	}
+	var size remotecommand.TerminalSize
+	if json.Unmarshal(frame[frameHead:], &size) != nil {
+		frame = frame[:frameHead]
+	}
+	binary.BigEndian.PutUint32(frame[4:], uint32(len(frame)-frameHead))
+	frame[4] = g.head[4]
+	if len(frame) > frameHead || frame[4]&flagFinish != 0 {
+		g.ready = frame
 	}
 	return nil
 }
@@ -283,6 +317,9 @@ func (g *guard) begins(f *spdy.SynStreamFrame) error {
 		request = strconv.Itoa(int(f.StreamId) - 2)
 	} else if request == "" {
 		request = strconv.Itoa(int(f.StreamId))
+	}
+	if kind == remotecommand.StreamTypeStdin || kind == portforward.StreamTypeData {
+		g.kept.begin(f.StreamId)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -394,6 +431,9 @@ func (o *outgoing) pass(p []byte, g *guard) {
 			g.isAnswered(id)
 			if first&0xffff == typeReset || finished {
 				g.ends(id)
+			}
+			if first&0xffff == typeReset {
+				g.kept.end(id)
 			}
 		}
 		o.head, o.skip = o.head[:0], max(0, size)

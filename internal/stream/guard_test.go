@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -55,7 +56,7 @@ func guarding(t *testing.T, b bounds, sent io.Reader) (*guard, *error) {
 	t.Cleanup(func() { _, _ = own.Close(), peer.Close() })
 	go func() { _, _ = io.Copy(io.Discard, peer) }()
 	ended := new(error)
-	g, err := newGuard(own, bufio.NewReader(sent), b, func(err error) { *ended = err },
+	g, err := newGuard(own, bufio.NewReader(sent), b, newKept(&backlogs{}), func(err error) { *ended = err },
 		func() { _ = own.Close() })
 	if err != nil {
 		t.Fatal(err)
@@ -66,6 +67,7 @@ func guarding(t *testing.T, b bounds, sent io.Reader) (*guard, *error) {
 func TestGuardEndsSessions(t *testing.T) {
 	errs, in, out := opens(1, "streamType", "error"), opens(3, "streamType", "stdin"), opens(5, "streamType", "stdout")
 	resize := opens(5, "streamType", "resize")
+	size := &spdy.DataFrame{StreamId: 5, Data: []byte(`{"Width":80,"Height":24}` + "\n")}
 	pairErr := opens(1, "streamType", "error", "requestID", "0")
 	pairData := opens(3, "streamType", "data", "requestID", "0")
 	firstData := opens(1, "streamType", "data", "requestID", "0")
@@ -89,7 +91,7 @@ func TestGuardEndsSessions(t *testing.T) {
 		says   string // "" is that the session goes on
 	}{
 		"a command":                   {command, []spdy.Frame{errs, in, out, sends(3, 100_000), sends(3, 0)}, ""},
-		"sizes":                       {command, []spdy.Frame{errs, in, resize, sends(5, 30)}, ""},
+		"sizes":                       {command, []spdy.Frame{errs, in, resize, size, size}, ""},
 		"sizes without an end":        {command, []spdy.Frame{errs, in, resize, sends(5, 5<<20)}, limit.TerminalSizes.Name},
 		"a stream too many":           {command, []spdy.Frame{errs, in, out, opens(7, "streamType", "stderr")}, "has 3"},
 		"a stream twice":              {command, []spdy.Frame{errs, opens(3, "streamType", "error")}, `"error" after 1 others`},
@@ -123,6 +125,55 @@ func TestGuardEndsSessions(t *testing.T) {
 			has, most := plain(t, got)
 			if had, _ := plain(t, want); has != had || most > dataBytes {
 				t.Errorf("what the library reads is not what was sent, or is %d bytes at once", most)
+			}
+		})
+	}
+}
+
+// TestGuardPassesOverSizes that are none, or have no end: the library would read no more of them, or keep them.
+func TestGuardPassesOverSizes(t *testing.T) {
+	const size = `{"Width":80,"Height":24}`
+	for name, c := range map[string]struct {
+		said  string
+		comes bool
+	}{
+		"a size":           {size, true},
+		"with a long text": {`{"Width":80,"Height":24,"x":"` + strings.Repeat("y", sizeBytes) + `"}`, false},
+		"without an end":   {`{"Width":80,"x":"}`, false},
+		"the end of one":   {`"}`, false},
+		"no size":          {`"80x24"`, false},
+		"too large":        {`{"Width":80000,"Height":24}`, false},
+		"nothing":          {strings.Repeat("\x00", 30), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			last := &spdy.DataFrame{StreamId: 3, Flags: spdy.DataFlagFin, Data: []byte(c.said)}
+			g, ended := guarding(t, bounds{streams: 2}, framed(t, opens(1, "streamType", "error"),
+				opens(3, "streamType", "resize"), &spdy.DataFrame{StreamId: 3, Data: []byte(c.said)}, last))
+			got, err := io.ReadAll(&unanswered{g})
+			if err != nil || *ended != nil {
+				t.Fatalf("%v, said: %v", err, *ended)
+			}
+			f, err := spdy.NewFramer(io.Discard, bytes.NewReader(got))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var sizes []string
+			for finished := false; !finished; {
+				frame, err := f.ReadFrame()
+				if err != nil {
+					t.Fatalf("%q, then %v", sizes, err)
+				}
+				if f, ok := frame.(*spdy.DataFrame); ok {
+					sizes = append(sizes, string(f.Data))
+					finished = f.Flags&spdy.DataFlagFin != 0
+				}
+			}
+			want := []string{""}
+			if c.comes {
+				want = []string{c.said, c.said}
+			}
+			if !slices.Equal(sizes, want) {
+				t.Errorf("%q come, not %q", sizes, want)
 			}
 		})
 	}

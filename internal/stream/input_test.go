@@ -20,14 +20,15 @@ func TestInputIsBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				i, written := newInput(), false
+				all := &backlogs{}
+				i, written := newInput(&backlog{of: all}), false
 				go func() {
-					_, _ = i.Write(make([]byte, limit.CommandInput.Limit*2))
+					_, _ = i.Write(make([]byte, limit.SessionInput.Limit*2))
 					written = true
 				}()
 				synctest.Wait()
-				if written || len(i.data) != int(limit.CommandInput.Limit) {
-					t.Fatalf("%d bytes are kept, all of them: %v", len(i.data), written)
+				if n := i.waiting(); written || n != int(limit.SessionInput.Limit) {
+					t.Fatalf("%d bytes are kept, all of them: %v", n, written)
 				}
 				go goesOn(i)
 				synctest.Wait()
@@ -35,9 +36,21 @@ func TestInputIsBounded(t *testing.T) {
 					t.Error("the client still waits")
 				}
 				i.finish()
+				_, _ = io.Copy(io.Discard, i)
+				if all.used.Load() != 0 || i.backlog.used != 0 {
+					t.Errorf("%d bytes are counted of nothing, of them %d of all sessions'", i.backlog.used, all.used.Load())
+				}
 			})
 		})
 	}
+}
+
+// waiting is how many bytes wait for the reader.
+func (i *input) waiting() (n int) {
+	for _, b := range i.blocks {
+		n += b.to - b.from
+	}
+	return n
 }
 
 // refuses is a command that takes nothing.
@@ -48,7 +61,7 @@ func (refuses) Write([]byte) (int, error) { return 0, errors.New("nobody reads")
 // TestInputIsReadToItsEnd when that has come before the command reads, and is waited for.
 func TestInputIsReadToItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		i := newInput()
+		i := newInput(&backlog{of: &backlogs{}})
 		_, _ = i.Write([]byte("hello"))
 		i.finish()
 		began := time.Now()

@@ -25,7 +25,7 @@ func (f forwarder) serveWebSocket(w http.ResponseWriter, r *http.Request, pod st
 		f.cfg.Log.Debug("a WebSocket connection could not be opened", "error", err)
 		return
 	}
-	c := newChannels(s, portProtocols[s.Subprotocol()])
+	c := newChannels(s, portProtocols[s.Subprotocol()], &f.backlogs)
 	all := make([]forwarded, len(ports))
 	for i, number := range ports {
 		data, errs := byte(2*i), byte(2*i+1)
@@ -93,6 +93,6 @@ func (p forwarded) run(ctx context.Context) {
 	})
 	defer stop()
 	if _, err := io.Copy(p.out, conn); err != nil {
-		_, _ = io.Copy(io.Discard, conn) // from a pod that has something to say when its connection is closed the rest is lost
+		_, _ = io.Copy(io.Discard, conn) // a pod whose output meets a closed connection loses what it has not read
 	}
 }

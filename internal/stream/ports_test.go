@@ -274,7 +274,7 @@ func TestPortsThatEnd(t *testing.T) {
 	})
 	<-ended
 	for range 4 {
-		says(t, c, 0, strings.Repeat("x", int(limit.CommandInput.Limit)))
+		says(t, c, 0, strings.Repeat("x", int(limit.SessionInput.Limit)))
 	}
 	says(t, c, 2, "hello")
 	hears(t, c, 2, "hello")

@@ -11,6 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 	"k8s.io/utils/exec"
 
@@ -49,7 +50,7 @@ func (s *Server) routes() http.Handler {
 func (s *Server) serveExec(w http.ResponseWriter, r *http.Request, req any) {
 	e := req.(*runtimeapi.ExecRequest)
 	o := &remotecommand.Options{Stdin: e.Stdin, Stdout: e.Stdout, Stderr: e.Stderr, TTY: e.Tty}
-	p := player{s, o, func(ctx context.Context, streams Streams) error {
+	p := player{s, o, nil, func(ctx context.Context, streams Streams) error {
 		code, err := s.cfg.Node.Exec(ctx, e.ContainerId, e.Cmd, e.Tty, streams)
 		if err == nil && code != 0 {
 			err = exec.CodeExitError{Err: fmt.Errorf("exit code %d", code), Code: code}
@@ -60,36 +61,38 @@ func (s *Server) serveExec(w http.ResponseWriter, r *http.Request, req any) {
 		p.serveWebSocket(w, r, "error executing command in container")
 		return
 	}
-	w, end := s.guarded(w, r, bounds{streams: streamsOf(r, o)})
-	defer end()
-	remotecommand.ServeExec(w, r, p, "", "", e.ContainerId, e.Cmd, o, idleElsewhere, s.createTime,
+	g := s.guarded(w, r, bounds{streams: streamsOf(r, o)})
+	defer g.close()
+	p.kept = g.kept
+	remotecommand.ServeExec(g, r, p, "", "", e.ContainerId, e.Cmd, o, idleElsewhere, s.createTime,
 		remotecommand.SupportedStreamingProtocols)
 }
 
 func (s *Server) serveAttach(w http.ResponseWriter, r *http.Request, req any) {
 	a := req.(*runtimeapi.AttachRequest)
 	o := &remotecommand.Options{Stdin: a.Stdin, Stdout: a.Stdout, Stderr: a.Stderr, TTY: a.Tty}
-	p := player{s, o, func(ctx context.Context, streams Streams) error {
+	p := player{s, o, nil, func(ctx context.Context, streams Streams) error {
 		return s.cfg.Node.Attach(ctx, a.ContainerId, streams)
 	}}
 	if wsstream.IsWebSocketRequest(r) {
 		p.serveWebSocket(w, r, "error attaching to container")
 		return
 	}
-	w, end := s.guarded(w, r, bounds{streams: streamsOf(r, o)})
-	defer end()
-	remotecommand.ServeAttach(w, r, p, "", "", a.ContainerId, o, idleElsewhere, s.createTime,
+	g := s.guarded(w, r, bounds{streams: streamsOf(r, o)})
+	defer g.close()
+	p.kept = g.kept
+	remotecommand.ServeAttach(g, r, p, "", "", a.ContainerId, o, idleElsewhere, s.createTime,
 		remotecommand.SupportedStreamingProtocols)
 }
 
 func (s *Server) servePortForward(w http.ResponseWriter, r *http.Request, req any) {
 	q := req.(*runtimeapi.PortForwardRequest)
-	f := forwarder{s, r.Context(), &atomic.Int64{}}
+	f := forwarder{s, r.Context(), &atomic.Int64{}, nil}
 	serve := func(w http.ResponseWriter, r *http.Request) {
-		most := bounds{open: 2 * int(limit.ForwardedConnections.Limit)} // each has one for errors
-		w, end := s.guarded(w, r, most)
-		defer end()
-		portforward.ServePortForward(w, r, f, q.PodSandboxId, "", &portforward.V4Options{}, idleElsewhere, s.createTime,
+		g := s.guarded(w, r, bounds{open: 2 * int(limit.ForwardedConnections.Limit)}) // each has one for errors
+		defer g.close()
+		f.kept = g.kept
+		portforward.ServePortForward(g, r, f, q.PodSandboxId, "", &portforward.V4Options{}, idleElsewhere, s.createTime,
 			portforward.SupportedProtocols)
 	}
 	switch {
@@ -102,18 +105,18 @@ func (s *Server) servePortForward(w http.ResponseWriter, r *http.Request, req an
 	}
 }
 
-// guarded gives the library a connection on which a client keeps to its bounds, until end is called.
-func (s *Server) guarded(w http.ResponseWriter, r *http.Request, b bounds) (guarded http.ResponseWriter, end func()) {
-	g := &guardedWriter{ResponseWriter: w, request: r, bounds: b, ended: func(err error) {
+// guarded gives the library a connection on which a client keeps to its bounds, until its close is called.
+func (s *Server) guarded(w http.ResponseWriter, r *http.Request, b bounds) *guardedWriter {
+	return &guardedWriter{ResponseWriter: w, request: r, bounds: b, kept: newKept(&s.backlogs), ended: func(err error) {
 		s.cfg.Log.Warn("a session of a client is ended for what it has sent", "client", r.RemoteAddr, "error", err)
 	}}
-	return g, g.close
 }
 
 // player does what one connection was made for, with the streams that the client has opened.
 type player struct {
 	*Server
 	options *remotecommand.Options
+	kept    *kept // where the library speaks
 	play    func(context.Context, Streams) error
 }
 
@@ -151,15 +154,23 @@ func resizing(sizes <-chan remotecommand.TerminalSize) func() (width, height uin
 	}
 }
 
+// counted is an input that the library has.
+func (p player) counted(in io.Reader) io.Reader {
+	if s, ok := in.(httpstream.Stream); ok {
+		return counted{s, p.kept}
+	}
+	return in
+}
+
 // ExecInContainer runs a command.
 func (p player) ExecInContainer(ctx context.Context, _, _, _ string, _ []string, in io.Reader, out, errs io.WriteCloser,
 	_ bool,
 	resize <-chan remotecommand.TerminalSize, _ time.Duration) error {
-	return p.run(ctx, in, out, errs, resizing(resize))
+	return p.run(ctx, p.counted(in), out, errs, resizing(resize))
 }
 
 // AttachContainer attaches to a container.
 func (p player) AttachContainer(ctx context.Context, _, _, _ string, in io.Reader, out, errs io.WriteCloser, _ bool,
 	resize <-chan remotecommand.TerminalSize) error {
-	return p.run(ctx, in, out, errs, resizing(resize))
+	return p.run(ctx, p.counted(in), out, errs, resizing(resize))
 }

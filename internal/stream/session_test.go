@@ -85,6 +85,9 @@ func waitForNone(t *testing.T, s *Server) {
 			t.Fatalf("%d sessions are left", s.sessions())
 		}
 	}
+	if n := s.backlogs.used.Load(); n != 0 {
+		t.Errorf("%d bytes of their input are counted", n)
+	}
 }
 
 // TestSessionsOfClientsThatGo has clients go while their streams are opened.

@@ -79,6 +79,7 @@ const headerTimeout = 10 * time.Second
 type Server struct {
 	cfg      Config
 	tickets  tickets
+	backlogs backlogs
 	lines    *listener
 	listener net.Listener
 	http     *http.Server

@@ -34,7 +34,7 @@ func (p player) serveWebSocket(w http.ResponseWriter, r *http.Request, failed st
 		p.cfg.Log.Debug("a WebSocket connection could not be opened", "error", err)
 		return
 	}
-	c := newChannels(s, webSocketProtocols[s.Subprotocol()])
+	c := newChannels(s, webSocketProtocols[s.Subprotocol()], &p.backlogs)
 	c.closes = s.Subprotocol() == remotecommand.StreamProtocolV5Name
 	in, sizes := c.input(remotecommand.StreamStdIn), newSizes()
 	c.to[remotecommand.StreamResize] = sizes

@@ -250,7 +250,7 @@ func TestPingsWithoutReader(t *testing.T) {
 		read <- n
 		return 0, err
 	})
-	input := strings.Repeat("x", int(limit.CommandInput.Limit)/2)
+	input := strings.Repeat("x", int(limit.SessionInput.Limit)/2)
 	says(t, c, 0, input)
 	says(t, c, 0, input)
 	heard := errors.New("a pong")
@@ -265,7 +265,7 @@ func TestPingsWithoutReader(t *testing.T) {
 	}
 	_ = c.Close()
 	close(pinged)
-	if n := <-read; n != limit.CommandInput.Limit {
+	if n := <-read; n != limit.SessionInput.Limit {
 		t.Errorf("it has read %d bytes", n)
 	}
 }
