@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/streaming/pkg/httpstream"
 
+	"berth/internal/limit"
 	"berth/test/timeouts"
 )
 
@@ -206,5 +208,31 @@ func TestUploadAfterThePodsEnd(t *testing.T) {
 	}
 	if how := endOfStream(c, 1); how != "its last frame" {
 		t.Errorf("the stream for errors ends by %s", how)
+	}
+}
+
+// TestConnectionsInTurn has a client forward more connections after each other than it may have at the same time: it
+// ends its streams, as kubectl does, and those for errors at once.
+func TestConnectionsInTurn(t *testing.T) {
+	s, _ := serve(t, func(c *Config) {
+		c.Node = pods{ports: map[int32]func(*net.TCPConn){80: func(*net.TCPConn) {}}}
+	})
+	c := dialSPDY(t, forwardsAll(t, s), "portforward.k8s.io")
+	_ = c.SetDeadline(time.Now().Add(timeouts.For(time.Minute)))
+	for i := range int(limit.ForwardedConnections.Limit) + 100 {
+		errs, data := spdy.StreamId(4*i+1), spdy.StreamId(4*i+3)
+		for _, frame := range []spdy.Frame{
+			opens(errs, "streamType", "error", "port", "80", "requestID", strconv.Itoa(i)),
+			&spdy.DataFrame{StreamId: errs, Flags: spdy.DataFlagFin},
+			opens(data, "streamType", "data", "port", "80", "requestID", strconv.Itoa(i)),
+			&spdy.DataFrame{StreamId: data, Flags: spdy.DataFlagFin},
+		} {
+			if err := c.WriteFrame(frame); err != nil {
+				t.Fatalf("connection %d: %v", i, err)
+			}
+		}
+		if how := endOfStream(c, errs); how != "its last frame" {
+			t.Fatalf("connection %d ends by %s", i, how)
+		}
 	}
 }

@@ -119,11 +119,13 @@ type guard struct {
 	answer  chan struct{}          // closed and made anew when one was
 }
 
-// stream is one that is open.
+// stream is one that is open: the library keeps it until both sides have ended it, or one has reset it.
 type stream struct {
 	kind    string
 	request string // of a port-forward: both streams of a connection have the same
 	paired  bool   // with the one for errors
+
+	client, server bool // have ended it
 }
 
 func newGuard(conn net.Conn, in *bufio.Reader, b bounds, k *kept, ended func(error), end func()) (g *guard, err error) {
@@ -189,6 +191,9 @@ func (g *guard) next() error {
 	var err error
 	if first&controlBit == 0 {
 		err = g.takeData(spdy.StreamId(first), size)
+		if g.head[4]&flagFinish != 0 {
+			g.finish(spdy.StreamId(first), true, false)
+		}
 	} else {
 		err = g.takeControl(size)
 	}
@@ -287,7 +292,7 @@ func (g *guard) takeControl(size int) error {
 		return g.begins(f)
 	case *spdy.RstStreamFrame:
 		g.answered() // the library blocks where a stream is reset that was not
-		g.ends(f.StreamId)
+		g.reset(f.StreamId)
 	case *spdy.GoAwayFrame:
 		g.ready = nil
 		return io.EOF // the library ends a session for it at once, without a look at those who work on its streams
@@ -323,10 +328,11 @@ func (g *guard) begins(f *spdy.SynStreamFrame) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.open[f.StreamId] = stream{kind, request, false}
+	g.open[f.StreamId] = stream{kind: kind, request: request}
 	g.pairLocked(request)
 	if g.bounds.open > 0 && len(g.open) > g.bounds.open {
-		return fmt.Errorf("the client has more than %d streams open at the same time", g.bounds.open)
+		return fmt.Errorf("the client has more than %d streams open at the same time, which are those that one side has not "+
+			"ended", g.bounds.open)
 	}
 	g.waiting[f.StreamId] = true
 	return nil
@@ -380,10 +386,24 @@ func (g *guard) isAnswered(id spdy.StreamId) {
 	}
 }
 
-func (g *guard) ends(id spdy.StreamId) {
+// reset notes that one side has reset a stream.
+func (g *guard) reset(id spdy.StreamId) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.open, id)
+}
+
+// finish notes that one side, or both, have ended their direction of a stream.
+func (g *guard) finish(id spdy.StreamId, client, server bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s, open := g.open[id]
+	s.client, s.server = s.client || client, s.server || server
+	if open && s.client && s.server {
+		delete(g.open, id)
+	} else if open {
+		g.open[id] = s
+	}
 }
 
 // Write writes to the client. One goroutine writes at a time, as the library does. It never fails: a write that does
@@ -423,17 +443,18 @@ func (o *outgoing) pass(p []byte, g *guard) {
 		switch {
 		case first&controlBit == 0:
 			if finished {
-				g.ends(spdy.StreamId(first))
+				g.finish(spdy.StreamId(first), false, true)
 			}
 		case len(o.head) > frameHead:
 			size -= len(o.head) - frameHead
 			id := spdy.StreamId(binary.BigEndian.Uint32(o.head[frameHead:]) &^ controlBit)
 			g.isAnswered(id)
-			if first&0xffff == typeReset || finished {
-				g.ends(id)
-			}
-			if first&0xffff == typeReset {
+			switch {
+			case first&0xffff == typeReset:
+				g.reset(id)
 				g.kept.end(id)
+			case finished:
+				g.finish(id, false, true)
 			}
 		}
 		o.head, o.skip = o.head[:0], max(0, size)

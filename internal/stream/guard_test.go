@@ -286,11 +286,42 @@ func guardWaits(t *testing.T, sent []byte) {
 	if len(g.open) != 1 {
 		t.Errorf("%d streams are open", len(g.open))
 	}
-	if err := f.WriteFrame(&spdy.DataFrame{StreamId: 1, Flags: spdy.DataFlagFin, Data: []byte("x")}); err != nil {
-		t.Fatal(err)
-	}
-	if len(g.open) != 0 {
-		t.Errorf("%d streams are open after the last", len(g.open))
+}
+
+// TestGuardCountsStreamsThatAreHalfOpen until both sides have ended them, or one has reset them: for so long the
+// library keeps them, whatever they were for.
+func TestGuardCountsStreamsThatAreHalfOpen(t *testing.T) {
+	last := func(id spdy.StreamId) *spdy.DataFrame { return &spdy.DataFrame{StreamId: id, Flags: spdy.DataFlagFin} }
+	for name, c := range map[string]struct {
+		sent, answer []spdy.Frame
+		open         int
+	}{
+		"none has ended it": {nil, nil, 1},
+		"the server":        {nil, []spdy.Frame{last(1)}, 1},
+		"the client":        {[]spdy.Frame{last(1)}, nil, 1},
+		"both":              {[]spdy.Frame{last(1)}, []spdy.Frame{last(1)}, 0},
+		"the server resets": {nil, []spdy.Frame{&spdy.RstStreamFrame{StreamId: 1, Status: spdy.Cancel}}, 0},
+		"the client resets": {[]spdy.Frame{&spdy.RstStreamFrame{StreamId: 1, Status: spdy.Cancel}}, nil, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sent := append([]spdy.Frame{opens(1, "streamType", "error")}, c.sent...)
+			g, _ := guarding(t, bounds{open: 10}, framed(t, sent...))
+			if _, err := io.ReadAll(&unanswered{g}); err != nil {
+				t.Fatal(err)
+			}
+			f, err := spdy.NewFramer(g, bytes.NewReader(nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, frame := range c.answer {
+				if err := f.WriteFrame(frame); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if len(g.open) != c.open {
+				t.Errorf("%d streams are open, wanted %d", len(g.open), c.open)
+			}
+		})
 	}
 }
 
