@@ -294,6 +294,12 @@ var (
 	ForwardedConnections = define(Budget{
 		Name: "connections that one port-forward carries at the same time", Limit: 2000, Beyond: refused,
 	})
+	// AllForwardedConnections take some 90 KiB each, 350 MiB together.
+	AllForwardedConnections = define(Budget{
+		Name:  "connections that all port-forwards carry at the same time, of which those to one pod are half at most",
+		Limit: 4000, Beyond: "ends the session of SPDY, or is refused over a WebSocket",
+		Advice: "end other port-forwards",
+	})
 	ControlFrame = define(Budget{
 		Name: "size of what opens a stream of exec, attach and port-forward", Unit: Bytes, Limit: 8 << 10,
 		Beyond: "ends the session",

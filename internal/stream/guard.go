@@ -49,8 +49,9 @@ const (
 
 // bounds are what a client of a session may have.
 type bounds struct {
-	streams int // of a command, in all, each of another type; 0 is a port-forward
-	open    int // of a port-forward, at the same time
+	streams  int // of a command, in all, each of another type; 0 is a port-forward
+	open     int // of a port-forward, at the same time
+	carrying carrying
 }
 
 // guardedWriter gives the library a guarded connection.
@@ -174,8 +175,17 @@ func (g *guard) read(p []byte) (int, error) {
 func (g *guard) Close() error {
 	g.closed.Store(true)
 	g.kept.backlog.close()
+	g.forget()
 	g.close()
 	return nil
+}
+
+// forget has no stream be open any more.
+func (g *guard) forget() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.bounds.carrying.give(len(g.open))
+	clear(g.open)
 }
 
 // next takes the next frame.
@@ -328,6 +338,12 @@ func (g *guard) begins(f *spdy.SynStreamFrame) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.closed.Load() {
+		return io.EOF
+	}
+	if err := g.bounds.carrying.take(1); err != nil {
+		return err
+	}
 	g.open[f.StreamId] = stream{kind: kind, request: request}
 	g.pairLocked(request)
 	if g.bounds.open > 0 && len(g.open) > g.bounds.open {
@@ -390,7 +406,14 @@ func (g *guard) isAnswered(id spdy.StreamId) {
 func (g *guard) reset(id spdy.StreamId) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.open, id)
+	g.endLocked(id)
+}
+
+func (g *guard) endLocked(id spdy.StreamId) {
+	if _, open := g.open[id]; open {
+		g.bounds.carrying.give(1)
+		delete(g.open, id)
+	}
 }
 
 // finish notes that one side, or both, have ended their direction of a stream.
@@ -399,9 +422,11 @@ func (g *guard) finish(id spdy.StreamId, client, server bool) {
 	defer g.mu.Unlock()
 	s, open := g.open[id]
 	s.client, s.server = s.client || client, s.server || server
-	if open && s.client && s.server {
-		delete(g.open, id)
-	} else if open {
+	switch {
+	case !open:
+	case s.client && s.server:
+		g.endLocked(id)
+	default:
 		g.open[id] = s
 	}
 }

@@ -19,7 +19,7 @@ import (
 var portProtocols = map[string]bool{"v4.channel.k8s.io": false, "v4.base64.channel.k8s.io": true, "": false}
 
 // serveWebSocket forwards ports over a WebSocket until each of them has ended, or the client goes.
-func (f forwarder) serveWebSocket(w http.ResponseWriter, r *http.Request, pod string, ports []int32) {
+func (f forwarder) serveWebSocket(w http.ResponseWriter, r *http.Request, of carrying, ports []int32) {
 	s, err := accept(w, r, func(protocol string) bool { _, known := portProtocols[protocol]; return known })
 	if err != nil {
 		f.cfg.Log.Debug("a WebSocket connection could not be opened", "error", err)
@@ -29,7 +29,7 @@ func (f forwarder) serveWebSocket(w http.ResponseWriter, r *http.Request, pod st
 	all := make([]forwarded, len(ports))
 	for i, number := range ports {
 		data, errs := byte(2*i), byte(2*i+1)
-		all[i] = forwarded{f, pod, uint16(number), c.input(data), output{c, data}, output{c, errs}}
+		all[i] = forwarded{f, of, uint16(number), c.input(data), output{c, data}, output{c, errs}}
 	}
 	c.gone = func() { // what the pods have of the client's data is not all of it
 		for _, in := range c.inputs {
@@ -51,7 +51,7 @@ func (f forwarder) serveWebSocket(w http.ResponseWriter, r *http.Request, pod st
 // forwarded is a port of a port-forward over a WebSocket.
 type forwarded struct {
 	forwarder
-	pod       string
+	of        carrying
 	port      uint16
 	in        *input
 	out, errs output
@@ -68,13 +68,12 @@ func (p forwarded) begin() {
 // channel, so that a client can neither be told nor tell that one direction alone has ended.
 func (p forwarded) run(ctx context.Context) {
 	defer p.in.abandon()
-	conn, done, err := p.dial(ctx, p.pod, p.port)
+	conn, done, err := p.connect(ctx)
 	if err != nil { // in the words of the library
-		_, _ = fmt.Fprintf(p.errs, "error forwarding port %d to pod %s, uid : %v", p.port, p.pod, err)
+		_, _ = fmt.Fprintf(p.errs, "error forwarding port %d to pod %s, uid : %v", p.port, p.of.pod, err)
 		return
 	}
 	defer done()
-	defer conn.Close()
 	sent := make(chan error, 1)
 	go func() {
 		_, err := p.in.WriteTo(conn)
@@ -95,4 +94,21 @@ func (p forwarded) run(ctx context.Context) {
 	if _, err := io.Copy(p.out, conn); err != nil {
 		_, _ = io.Copy(io.Discard, conn) // a pod whose output meets a closed connection loses what it has not read
 	}
+}
+
+// connect connects to the port, and counts the connection as two streams until done is called, which closes it.
+func (p forwarded) connect(ctx context.Context) (conn Conn, done func(), err error) {
+	if err := p.of.take(2); err != nil {
+		return nil, nil, err
+	}
+	conn, hungUp, err := p.dial(ctx, p.of.pod, p.port)
+	if err != nil {
+		p.of.give(2)
+		return nil, nil, err
+	}
+	return conn, func() {
+		_ = conn.Close()
+		hungUp()
+		p.of.give(2)
+	}, nil
 }

@@ -88,8 +88,10 @@ func (s *Server) serveAttach(w http.ResponseWriter, r *http.Request, req any) {
 func (s *Server) servePortForward(w http.ResponseWriter, r *http.Request, req any) {
 	q := req.(*runtimeapi.PortForwardRequest)
 	f := forwarder{s, r.Context(), &atomic.Int64{}, nil}
+	carries := carrying{&s.carried, q.PodSandboxId}
 	serve := func(w http.ResponseWriter, r *http.Request) {
-		g := s.guarded(w, r, bounds{open: 2 * int(limit.ForwardedConnections.Limit)}) // each has one for errors
+		// Each connection has a stream for errors, too.
+		g := s.guarded(w, r, bounds{open: 2 * int(limit.ForwardedConnections.Limit), carrying: carries})
 		defer g.close()
 		f.kept = g.kept
 		portforward.ServePortForward(g, r, f, q.PodSandboxId, "", &portforward.V4Options{}, idleElsewhere, s.createTime,
@@ -99,7 +101,7 @@ func (s *Server) servePortForward(w http.ResponseWriter, r *http.Request, req an
 	case wsstream.IsWebSocketRequestWithTunnelingProtocol(r):
 		tunnel(w, r, s.cfg.Log, serve)
 	case wsstream.IsWebSocketRequest(r):
-		f.serveWebSocket(w, r, q.PodSandboxId, q.Port)
+		f.serveWebSocket(w, r, carries, q.Port)
 	default:
 		serve(w, r)
 	}

@@ -88,6 +88,9 @@ func waitForNone(t *testing.T, s *Server) {
 	if n := s.backlogs.used.Load(); n != 0 {
 		t.Errorf("%d bytes of their input are counted", n)
 	}
+	if n := s.carried.budget().Used; n != 0 {
+		t.Errorf("%d of their connections are counted", n)
+	}
 }
 
 // TestSessionsOfClientsThatGo has clients go while their streams are opened.

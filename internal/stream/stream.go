@@ -80,6 +80,7 @@ type Server struct {
 	cfg      Config
 	tickets  tickets
 	backlogs backlogs
+	carried  carried
 	lines    *listener
 	listener net.Listener
 	http     *http.Server

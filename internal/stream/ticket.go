@@ -119,5 +119,5 @@ func (t *tickets) used() []limit.Budget {
 
 // Budgets are the limits that all clients share, with what is used of them.
 func (s *Server) Budgets() []limit.Budget {
-	return append(s.tickets.used(), limit.SessionInputs.With(s.backlogs.used.Load()))
+	return append(s.tickets.used(), s.carried.budget(), limit.SessionInputs.With(s.backlogs.used.Load()))
 }
