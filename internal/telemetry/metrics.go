@@ -143,8 +143,9 @@ func (w watched) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// Serve answers GET /metrics at address until ctx ends. It returns once it listens; wait waits for its end. A connection
-// is for one answer, and as many as limit.MetricsConnections are accepted at once: the port may be open to all pods.
+// Serve answers GET /metrics at address until ctx ends. It returns once it listens; wait waits for its end. A
+// connection is for one answer, and as many as limit.MetricsConnections are accepted at once: the port may be open to
+// all pods.
 func (m *Metrics) Serve(ctx context.Context, address string, log *slog.Logger) (at net.Addr, wait func(), err error) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
@@ -155,10 +156,10 @@ func (m *Metrics) Serve(ctx context.Context, address string, log *slog.Logger) (
 	s := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 	s.SetKeepAlivesEnabled(false)
-	done := make(chan struct{})
+	done, bounded := make(chan struct{}), netutil.LimitListener(l, int(limit.MetricsConnections.Limit))
 	go func() {
 		defer close(done)
-		if err := s.Serve(netutil.LimitListener(l, int(limit.MetricsConnections.Limit))); !errors.Is(err, http.ErrServerClosed) {
+		if err := s.Serve(bounded); !errors.Is(err, http.ErrServerClosed) {
 			log.Error("metrics are served no longer", "address", address, "error", err)
 		}
 	}()
