@@ -394,8 +394,21 @@ func TestFinalizingThatHangs(t *testing.T) {
 		return err
 	})
 	nothingInFlight(t, s)
-	go func() { (<-hung)() }() // the next one goes on at once
+	pulled, over := make(chan struct{}), make(chan struct{})
+	go func() { // the next one goes on at once, however often it is started
+		defer close(over)
+		for {
+			select {
+			case goOn := <-hung:
+				goOn()
+			case <-pulled:
+				return
+			}
+		}
+	}()
 	img := pull(t, s, host+"/app:v1")
+	close(pulled)
+	<-over
 	sound(t, s)
 	mend := &repairer{s: s, left: map[string]struct{}{}}
 	hangs(2, func(ctx context.Context) error { return mend.replace(ctx, img.Layers[1]) })

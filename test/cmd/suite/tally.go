@@ -160,7 +160,9 @@ func (t *tally) count(p *results, end event) {
 	}
 	for name := range p.output {
 		if name != "" && end.Action == "fail" && p.inTheMiddle(name) {
-			p.verdict[name], names = "fail", append(names, name) // the process died in the middle of it
+			// The process died in the middle of it, and has said of what by itself.
+			p.verdict[name], names = "fail", append(names, name)
+			p.output[name].WriteString(firstLines(text(p.output[""]), mostDying))
 		}
 	}
 	sort.Strings(names)
@@ -229,6 +231,14 @@ func text(b *strings.Builder) string {
 		return ""
 	}
 	return b.String()
+}
+
+// mostDying is how many lines are told of a process that has died: the first say why, and others are stacks.
+const mostDying = 600
+
+func firstLines(text string, n int) string {
+	lines := strings.SplitAfter(text, "\n")
+	return strings.Join(lines[:min(n, len(lines))], "")
 }
 
 // reason is what a skipped test said.

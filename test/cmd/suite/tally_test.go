@@ -29,6 +29,8 @@ func TestCounts(t *testing.T) {
 			line("pass", "A", "") + line("output", "", "leak") + line("fail", "", ""),
 			1, []string{"p"}, "leak"},
 		{"a test that never ended counts", line("output", "A", "panic") + line("fail", "", ""), 0, []string{"p A"}, "panic"},
+		{"of a test that never ended is told what the process said",
+			line("output", "A", "x") + line("output", "", "timed out") + line("fail", "", ""), 0, []string{"p A"}, "timed out"},
 		{"a test that never got its turn does not",
 			line("output", "A", "panic") + line("output", "B", "x") + line("output", "B/c", "x") + line("pause", "B/c", "") +
 				line("fail", "", ""), 0, []string{"p A"}, "panic"},
