@@ -352,9 +352,11 @@ func TestFinalizingThatHangs(t *testing.T) {
 	hung := make(chan func())
 	s, slow := openSlow(t, &log, crewFunc(func(args, env []string, files []*os.File) (*os.Process, error) {
 		if strings.Contains(args[0], `"settle":true`) {
+			goOn := slow.Hang()
 			select {
-			case hung <- slow.Hang():
+			case hung <- goOn:
 			case <-t.Context().Done(): // the test has failed
+				goOn()
 			}
 		}
 		return testCrew().Start(args, env, files)
