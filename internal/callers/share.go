@@ -1,57 +1,36 @@
 package callers
 
 import (
-	"sync"
+	"sync/atomic"
 
 	"berth/internal/fail"
 	"berth/internal/limit"
 )
 
-// share is a budget that clients share. Each may have as much of it as is free besides.
+// share is a budget that clients share, by process.
 type share struct {
-	mu     sync.Mutex // guards what follows
-	budget limit.Budget
-	used   int64
-	of     map[int32]int64 // by process
-
-	refused int
+	budget  limit.Budget
+	held    limit.Shares[int32]
+	refused atomic.Int64
 }
 
-func newShare(b limit.Budget) *share { return &share{budget: b, of: map[int32]int64{}} }
+func newShare(b limit.Budget) *share { return &share{budget: b} }
 
 // take gives a process n more, or says why not.
 func (s *share) take(pid int32, n int64) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if has := s.of[pid]; s.budget.Limit > 0 && has+n > s.budget.Limit-s.used-n {
-		s.refused++
-		return fail.About(fail.Detail{}, "process %d has %s of %d in use: %w", pid, s.budget.Amount(has), s.used,
-			s.budget.Exceeded())
+	has, used, ok := s.held.Take(pid, n, s.budget.Limit)
+	if ok {
+		return nil
 	}
-	s.used += n
-	s.of[pid] += n
-	return nil
+	s.refused.Add(1)
+	return fail.About(fail.Detail{}, "process %d has %s of %d in use: %w", pid, s.budget.Amount(has), used,
+		s.budget.Exceeded())
 }
 
 // give takes back what a process has no more.
-func (s *share) give(pid int32, n int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.used -= n
-	if s.of[pid] -= n; s.of[pid] <= 0 {
-		delete(s.of, pid)
-	}
-}
+func (s *share) give(pid int32, n int64) { s.held.Give(pid, n) }
 
-func (s *share) refusals() (limit string, n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.budget.Name, s.refused
-}
+func (s *share) refusals() (limit string, n int) { return s.budget.Name, int(s.refused.Load()) }
 
 // inUse returns the budget with what is in use of it.
-func (s *share) inUse() limit.Budget {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.budget.With(s.used)
-}
+func (s *share) inUse() limit.Budget { return s.budget.With(s.held.Used()) }

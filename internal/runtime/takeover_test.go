@@ -223,6 +223,21 @@ func TestInputOfAnEarlierDaemon(t *testing.T) {
 	}
 }
 
+// replaceUnjoined has the monitor hang while a new daemon begins, which cannot join it, and waits until it is replaced.
+func (g *rig) replaceUnjoined() {
+	g.Helper()
+	g.loseDaemon()
+	g.halt()
+	g.cfg.Tick = 10 * time.Millisecond
+	g.Runtime = g.must(New(g.cfg)).(*Runtime)
+	ctx, cancel := context.WithTimeout(g.Context(), 500*time.Millisecond)
+	defer cancel()
+	if _, err := g.Adopt(ctx, g.pod); err == nil {
+		g.Fatal("a monitor that is stopped answers")
+	}
+	g.within(30*time.Second, "it is replaced", func() bool { return g.Monitors().Replaced[ReplacedSilent] == 1 })
+}
+
 // TestInputOfAHungMonitor has a monitor hang that a new daemon has never joined. It is replaced, and so is the next
 // one: a container whose client is still to come waits for it, and one whose client went with the last daemon sees the
 // end.
@@ -231,16 +246,7 @@ func TestInputOfAHungMonitor(t *testing.T) {
 	once := func(c *Create) { c.Stdin, c.StdinOnce = true, true }
 	waits, had := g.run("cat; echo END; exit 6", once), g.run("cat; echo END; exit 7", once)
 	g.ok(noteInput(&g.cfg, g.pod, had))
-	g.loseDaemon()
-	g.halt()
-	g.cfg.Tick = 10 * time.Millisecond
-	g.Runtime = g.must(New(g.cfg)).(*Runtime)
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-	defer cancel()
-	if _, err := g.Adopt(ctx, g.pod); err == nil {
-		t.Fatal("a monitor that is stopped answers")
-	}
-	g.within(30*time.Second, "it is replaced", func() bool { return g.Monitors().Replaced[ReplacedSilent] == 1 })
+	g.replaceUnjoined()
 	if e := g.exit(had); e.Code != 7 {
 		t.Errorf("the one whose client has gone ended with %+v", e)
 	}
@@ -265,16 +271,7 @@ func TestTerminalsOfAHungMonitor(t *testing.T) {
 		all = append(all, g.run("echo on; while read line; do echo "+line+" got $line; done; exit 9", tty))
 		g.hasSaid(all[i], "on")
 	}
-	g.loseDaemon()
-	g.halt()
-	g.cfg.Tick = 10 * time.Millisecond
-	g.Runtime = g.must(New(g.cfg)).(*Runtime)
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-	defer cancel()
-	if _, err := g.Adopt(ctx, g.pod); err == nil {
-		t.Fatal("a monitor that is stopped answers")
-	}
-	g.within(30*time.Second, "it is replaced", func() bool { return g.Monitors().Replaced[ReplacedSilent] == 1 })
+	g.replaceUnjoined()
 	for range 2 {
 		for i, ctr := range all {
 			if f, _ := g.found(ctr); f.State != Running {

@@ -2,50 +2,28 @@ package stream
 
 import (
 	"fmt"
-	"sync"
 
 	"berth/internal/limit"
 )
 
-// carried counts the connections of all port-forwards, as the two streams of each. A pod may have as many as are free
-// besides: so whoever takes all leaves something for the next. The zero value is ready.
-type carried struct {
-	mu   sync.Mutex // guards what follows
-	used int64
-	of   map[string]int64 // by pod
-}
+// carried counts the connections of all port-forwards, as the two streams of each, by pod. The zero value is ready.
+type carried struct{ streams limit.Shares[string] }
 
 // take counts n streams of a pod, or says why there may not be so many.
 func (c *carried) take(pod string, n int64) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	all := limit.AllForwardedConnections
-	if has := c.of[pod]; has+n > 2*all.Limit-c.used-n {
-		return fmt.Errorf("pod %s has %d of the %d connections in use: %w", pod, has/2, c.used/2, all.Exceeded())
+	if has, used, ok := c.streams.Take(pod, n, 2*all.Limit); !ok {
+		return fmt.Errorf("pod %s has %d of the %d connections in use: %w", pod, has/2, used/2, all.Exceeded())
 	}
-	if c.of == nil {
-		c.of = map[string]int64{}
-	}
-	c.used += n
-	c.of[pod] += n
 	return nil
 }
 
 // give says that n streams of a pod have ended.
-func (c *carried) give(pod string, n int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.used -= n
-	if c.of[pod] -= n; c.of[pod] <= 0 {
-		delete(c.of, pod)
-	}
-}
+func (c *carried) give(pod string, n int64) { c.streams.Give(pod, n) }
 
 // budget is the limit with what is used of it.
 func (c *carried) budget() limit.Budget {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return limit.AllForwardedConnections.With((c.used + 1) / 2)
+	return limit.AllForwardedConnections.With((c.streams.Used() + 1) / 2)
 }
 
 // carrying counts the streams of one pod. The zero value does not count: commands have few.

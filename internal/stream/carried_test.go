@@ -39,8 +39,8 @@ func TestPodsShareConnections(t *testing.T) {
 	for i, pod := range []string{"a", "b", "c"} {
 		all.give(pod, 2*taken[i])
 	}
-	if all.used != 0 || len(all.of) != 0 {
-		t.Errorf("%d, %v are left of nothing", all.used, all.of)
+	if used := all.streams.Used(); used != 0 {
+		t.Errorf("%d are left of nothing", used)
 	}
 }
 
