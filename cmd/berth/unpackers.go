@@ -36,6 +36,9 @@ func openCrew(cfg *config.Config, g *groups, log *slog.Logger) (*helper.Crew, er
 	if cfg.Images.Unpack == config.UnpackInDaemon {
 		return nil, nil
 	}
+	if name == "" {
+		return nil, err
+	}
 	program, err := cfg.UnpackerPath()
 	if err != nil {
 		return nil, err

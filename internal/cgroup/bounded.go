@@ -36,16 +36,20 @@ func Bounded(base, name string, delegated bool, b Bounds) (group string, tasks [
 	return g.Path(), tasks, err
 }
 
-// vacateTime is how long what is killed may take to leave a group that is vacated.
-const vacateTime = time.Second
+// vacateTime is how long what is killed may take to leave a group that is vacated, and mostHung how many groups there
+// are of which each may have something that does not leave it.
+const (
+	vacateTime = time.Second
+	mostHung   = 16
+)
 
 // Vacate ends what is in the group that Bounded has made of this name, and removes it, and not only empties it: what is
 // born into a group that was ended once may be killed at once (see Make). There may be none. It returns the name for
 // the next one: another, with a number, where something in this one hangs in the kernel and does not die, of which err
-// tells. What earlier calls have left so is ended and removed likewise.
+// tells. What earlier calls have left so is ended and removed likewise. Where no name is free it is "".
 func Vacate(base, name string) (free string, err error) {
 	var errs []error
-	for n := 1; ; n++ {
+	for n := 1; n <= mostHung; n++ {
 		at := name
 		if n > 1 {
 			at = fmt.Sprintf("%s-%d", name, n)
@@ -60,9 +64,10 @@ func Vacate(base, name string) (free string, err error) {
 		}
 		errs = append(errs, err)
 		if free != "" && none != nil {
-			return free, errors.Join(errs...)
+			break
 		}
 	}
+	return free, errors.Join(errs...)
 }
 
 // apply bounds the group where the controllers of the host are. On cgroup v2 they are in the cgroup2 hierarchy, also

@@ -122,6 +122,17 @@ func TestVacateBesideWhatHangs(t *testing.T) {
 	}
 }
 
+// TestVacateThatCannot has no group be removable, since none can be looked for: it ends, and no name is free.
+func TestVacateThatCannot(t *testing.T) {
+	loop := filepath.Join(t.TempDir(), "loop")
+	if err := os.Symlink("loop", loop); err != nil {
+		t.Fatal(err)
+	}
+	if free, err := Vacate(loop, "below-a-loop"); free != "" || err == nil {
+		t.Errorf("%q is free: %v", free, err)
+	}
+}
+
 // waitsInTheKernel reports whether a process is in a wait that no signal ends.
 func waitsInTheKernel(pid int) bool {
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
