@@ -53,8 +53,7 @@ func (a *awayGates) asked(resp *http.Response) *gate {
 }
 
 func (a *awayGates) create(u *url.URL) *gate {
-	tokens := a.tokens.client(u, nil, a.secrets)
-	tokens.Timeout = a.stall
+	tokens := a.tokens.client(u, nil, a.secrets, a.stall)
 	return newGate(false, a.secrets, func() docker.Authorizer {
 		return docker.NewDockerAuthorizer(docker.WithAuthClient(tokens))
 	})

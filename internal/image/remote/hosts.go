@@ -170,10 +170,12 @@ func (c *Client) host(f docker.RegistryHost, bare *http.Transport, home string, 
 	if canonicalHost(f.Host) != canonicalHost(home) {
 		h.ns = home
 	}
-	h.client, h.outside = c.noRedirects(f.Client.Transport), c.noRedirects(anonymous(bare))
+	outside := anonymous(bare)
+	h.client, h.outside = c.noRedirects(f.Client.Transport), c.noRedirects(outside)
 	h.bare, h.tokens = bare, c.tokenRoutes(bare)
-	h.away = &awayGates{
-		tokens: c.tokenRoutes(anonymous(bare)), stall: h.stall, secrets: h.secrets, gates: map[string]*gate{},
+	h.away = &awayGates{tokens: h.tokens, stall: h.stall, secrets: h.secrets, gates: map[string]*gate{}}
+	if outside != bare {
+		h.away.tokens = c.tokenRoutes(outside)
 	}
 	known := who.mayGo(f.Host, home)
 	credentials := func(string) (string, string, error) {
@@ -182,8 +184,7 @@ func (c *Client) host(f docker.RegistryHost, bare *http.Transport, home string, 
 		}
 		return who.user, who.secret, nil
 	}
-	tokens := h.tokens.client(base, f.Header, h.secrets)
-	tokens.Timeout = c.options.Stall
+	tokens := h.tokens.client(base, f.Header, h.secrets, h.stall)
 	h.gate = newGate(known, h.secrets, func() docker.Authorizer {
 		if known && who.auth.RegistryToken != "" {
 			return bearer(who.auth.RegistryToken)

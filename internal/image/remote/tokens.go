@@ -63,10 +63,13 @@ func (r *tokenRoutes) ofTheNode(registry *url.URL) bool {
 
 const mostToken = 1 << 20
 
-// client fetches tokens for a registry at home. It sends the registry's own headers to home alone, takes no secret
-// along on a redirect to elsewhere, and reads no answer without end.
-func (r *tokenRoutes) client(home *url.URL, header http.Header, secrets []string) *http.Client {
+// client fetches tokens for a registry at home, for each of which there is so much time. It sends the registry's own
+// headers to home alone, takes no secret along on a redirect to elsewhere, and reads no answer without end.
+func (r *tokenRoutes) client(
+	home *url.URL, header http.Header, secrets []string, within time.Duration,
+) *http.Client {
 	return &http.Client{
+		Timeout:   within,
 		Transport: tokenTransport{r, home, header, secrets},
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
 			from := via[len(via)-1]

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/errdefs"
 )
 
@@ -93,6 +95,22 @@ func TestTokenServersOfTheNode(t *testing.T) {
 		wants(t, newRig(t, Options{clock: quick(), dialable: dialable}).repo(t, registry.host+"/app", nil), desc, body)
 		if n := len(k.requests()); n == 0 {
 			t.Errorf("%s: nobody asked for a token", name)
+		}
+	}
+}
+
+// TestTokenRoutesShareConnections has the routes of a host use its own transports, whose connections end with it.
+func TestTokenRoutesShareConnections(t *testing.T) {
+	for name, certificates := range map[string][]tls.Certificate{"no certificate": nil, "a certificate": {{}}} {
+		c, bare := New(Options{}), &http.Transport{TLSClientConfig: &tls.Config{Certificates: certificates}}
+		f := docker.RegistryHost{Client: &http.Client{Transport: bare}, Scheme: "https", Host: "registry.example"}
+		h, err := c.host(f, bare, f.Host, identity{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.tokens.near != bare || h.away.tokens.near != h.outside.Transport ||
+			(h.away.tokens == h.tokens) != (certificates == nil) {
+			t.Errorf("%s: other transports are used for tokens: %+v, %+v", name, h.tokens, h.away.tokens)
 		}
 	}
 }
