@@ -43,11 +43,7 @@ func (g *groups) follow(pid int, known string) error {
 
 // pathOf is cgroup.PathOf, patiently.
 func pathOf(pid int, controller string) (path string, err error) {
-	err = patiently(func() error {
-		path, err = cgroup.PathOf(pid, controller)
-		return err
-	})
-	return path, err
+	return patient(func() (string, error) { return cgroup.PathOf(pid, controller) })
 }
 
 func (g *groups) tracked() string {

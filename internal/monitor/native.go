@@ -47,13 +47,19 @@ func patiently(do func() error) (err error) {
 	return err
 }
 
+// patient returns, patiently, what get returns.
+func patient[T any](get func() (T, error)) (v T, err error) {
+	err = patiently(func() error {
+		v, err = get()
+		return err
+	})
+	return v, err
+}
+
 // openProcess opens a process, patiently, because one that cannot be opened would be taken for one that has ended.
 // ESRCH is that it has.
 func openProcess(pid int) (fd int, err error) {
-	err = patiently(func() error {
-		fd, err = unix.PidfdOpen(pid, 0)
-		return err
-	})
+	fd, err = patient(func() (int, error) { return unix.PidfdOpen(pid, 0) })
 	if err != nil {
 		return noFile, err
 	}
@@ -193,11 +199,7 @@ func (n *native) find() (pidfd int, err error) {
 	if err != nil {
 		return noFile, err
 	}
-	var at uint64
-	err = patiently(func() error {
-		at, err = proc.Start(n.c.process.PID)
-		return err
-	})
+	at, err := patient(func() (uint64, error) { return proc.Start(n.c.process.PID) })
 	if err == nil && at == n.c.process.StartTime {
 		return fd, nil
 	}

@@ -91,19 +91,12 @@ func readJSON(path string, v wire.Object) error {
 
 // readFile reads a file, patiently.
 func readFile(path string) (data []byte, err error) {
-	err = patiently(func() error {
-		data, err = os.ReadFile(path)
-		return err
-	})
-	return data, err
+	return patient(func() ([]byte, error) { return os.ReadFile(path) })
 }
 
 // readDir lists a directory, patiently. One that is not there is empty.
 func readDir(path string) (entries []os.DirEntry, err error) {
-	err = patiently(func() error {
-		entries, err = os.ReadDir(path)
-		return err
-	})
+	entries, err = patient(func() ([]os.DirEntry, error) { return os.ReadDir(path) })
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
@@ -149,11 +142,7 @@ func takeOver(c *container) (begin func(), err error) {
 // takeStreams opens our ends of the FIFOs again; who has held them open meanwhile is the container, and the daemon. It
 // returns what begins to take from them. Of one whose output has ended nothing is left to take.
 func takeStreams(c *container) (begin func(), err error) {
-	var j *journal
-	err = patiently(func() (err error) {
-		j, err = openJournal(c.dir)
-		return err
-	})
+	j, err := patient(func() (*journal, error) { return openJournal(c.dir) })
 	if errors.Is(err, os.ErrNotExist) && c.state == wire.Exited {
 		return nothing, nil
 	}

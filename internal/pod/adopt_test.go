@@ -104,17 +104,7 @@ func TestRunDirectoryIsGone(t *testing.T) {
 			cfg.Linux.SecurityContext.NamespaceOptions = &runtimeapi.NamespaceOption{
 				Network: runtimeapi.NamespaceMode_NODE, Ipc: runtimeapi.NamespaceMode_NODE, Pid: runtimeapi.NamespaceMode_NODE,
 			}
-			id, err := b.Run(t.Context(), cfg, "")
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctr, err := b.Create(t.Context(), id, containerConfig("c"))
-			if err == nil {
-				err = b.Start(t.Context(), ctr)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			_, ctr := startedAs(t, b, cfg)
 			b.end(t)
 			if !lives {
 				clear(m.live)
@@ -159,17 +149,7 @@ func TestMonitorThatDoesNotKnowAContainer(t *testing.T) {
 			b.reopen(t)
 			cfg := podConfig("a")
 			cfg.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD // so that it has an init
-			id, err := b.Run(t.Context(), cfg, "")
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctr, err := b.Create(t.Context(), id, containerConfig("c"))
-			if err == nil {
-				err = b.Start(t.Context(), ctr)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			id, ctr := startedAs(t, b, cfg)
 			now := func(state, of sandbox.State) bool {
 				r, c, err := b.Catalog.GetContainer(ctr)
 				return err == nil && c.State == state && r.State == of

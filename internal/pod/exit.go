@@ -196,16 +196,17 @@ func (l *container) end(ctx context.Context, deadline time.Time) error {
 }
 
 // willKill notes that a container is about to be killed because somebody asks for that. If it lives until then its end
-// is not one by the kernel for want of memory, also where the kernel killed one of its processes before.
+// is not one by the kernel for want of memory, also where the kernel killed one of its processes before. l is nil where
+// nothing is known of the container but its record.
 func willKill(l *container, c *sandbox.Container) {
-	if process.Alive(c.Process.PID, c.Process.StartTime) {
+	if l != nil && c.Live() && process.Alive(c.Process.PID, c.Process.StartTime) {
 		l.killed.Store(true)
 	}
 }
 
 // notKilled takes that back where the kill has failed and the container lives on.
 func notKilled(l *container, c *sandbox.Container) {
-	if process.Alive(c.Process.PID, c.Process.StartTime) {
+	if l != nil && c.Live() && process.Alive(c.Process.PID, c.Process.StartTime) {
 		l.killed.Store(false)
 	}
 }

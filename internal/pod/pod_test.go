@@ -418,7 +418,13 @@ func TestFailedCreateWithStuckUndoFreesTheName(t *testing.T) {
 
 func started(t *testing.T, b *bench) (sandbox.ID, sandbox.ID) {
 	t.Helper()
-	pod, err := b.Run(t.Context(), podConfig("a"), "")
+	return startedAs(t, b, podConfig("a"))
+}
+
+// startedAs is started for a pod of that configuration.
+func startedAs(t *testing.T, b *bench, cfg *runtimeapi.PodSandboxConfig) (sandbox.ID, sandbox.ID) {
+	t.Helper()
+	pod, err := b.Run(t.Context(), cfg, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -150,20 +150,19 @@ func (p *pod) takeDown(ctx context.Context) error {
 // that hangs and does not do what its runtime asks of it.
 func (p *pod) endSandbox(ctx context.Context) error {
 	r := p.rec.Load()
-	if !slices.ContainsFunc(r.Containers, func(c *sandbox.Container) bool { return c.Live() && r.Sandboxed(c) }) {
+	outside := func(c *sandbox.Container) bool { return !c.Live() || !r.Sandboxed(c) }
+	inside := slices.DeleteFunc(slices.Clone(r.Containers), outside)
+	if len(inside) == 0 {
 		return nil
 	}
-	inside := func(note func(*container, *sandbox.Container)) {
-		for _, c := range r.Containers {
-			if l := p.containers.get(c.ID); l != nil && c.Live() && r.Sandboxed(c) {
-				note(l, c)
-			}
-		}
+	for _, c := range inside {
+		willKill(p.containers.get(c.ID), c)
 	}
-	inside(willKill)
 	err := p.cfg.Runtime.KillAll(ctx, string(p.id), string(p.id))
 	if err != nil {
-		inside(notKilled)
+		for _, c := range inside {
+			notKilled(p.containers.get(c.ID), c)
+		}
 	}
 	return err
 }
@@ -182,14 +181,9 @@ func thawPod(ctx context.Context, p *pod) error {
 	}
 	for _, c := range r.Containers {
 		l := p.containers.get(c.ID)
-		killing := l != nil && c.Live()
-		if killing {
-			willKill(l, c)
-		}
+		willKill(l, c)
 		if err := p.cfg.Runtime.KillAll(ctx, string(p.id), string(c.ID)); err != nil {
-			if killing {
-				notKilled(l, c)
-			}
+			notKilled(l, c)
 			return err
 		}
 	}

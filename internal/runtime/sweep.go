@@ -84,19 +84,23 @@ func (c *Config) scopes(ctx context.Context) ([]string, error) {
 
 // ownedBy says of a container whether a live pod has it in its run directory. It fails where one cannot be listed.
 func (c *Config) ownedBy(live func(pod string) bool) (func(ctr string) bool, error) {
+	const failed = "find out which containers are pods': no other one is ended: %w"
 	pods, err := namesIn(filepath.Join(c.State, "pods"))
+	if err != nil {
+		return nil, fmt.Errorf(failed, err)
+	}
 	owned := map[string]bool{}
 	for _, pod := range pods {
-		if err == nil && live(pod) {
-			var of []string
-			of, err = namesIn(filepath.Join(c.dir(pod), "c"))
-			for _, ctr := range of {
-				owned[ctr] = true
-			}
+		if !live(pod) {
+			continue
 		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("find out which containers are pods': no other one is ended: %w", err)
+		containers, err := namesIn(filepath.Join(c.dir(pod), "c"))
+		if err != nil {
+			return nil, fmt.Errorf(failed, err)
+		}
+		for _, ctr := range containers {
+			owned[ctr] = true
+		}
 	}
 	return func(ctr string) bool { return owned[ctr] }, nil
 }
